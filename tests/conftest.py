@@ -1,0 +1,134 @@
+"""Fixtures of the multi-instance tests. INTERLOCK_BIN names the router to test (build/interlock)."""
+
+import re
+import resource
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import support  # noqa: F401  (puts scripts/ on the path)
+from localcluster.owner import instance_owner
+from support.cluster import Cluster
+from support.postgres import Postgres
+from support.router import BINARY
+
+
+def pytest_configure(config):
+    # Two thousand clients take that many files, here and in the router.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@pytest.fixture(scope="session")
+def owner():
+    """The user that instances run as."""
+    return instance_owner()
+
+
+@pytest.fixture(scope="session")
+def session_folder(owner):
+    """A folder outside the checkout that the instances' user can reach; removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="interlock-tests-", dir="/tmp"))
+    folder.chmod(0o755)
+    owner.own(folder)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def new_folder(owner, session_folder):
+    """A function that makes a fresh sub-folder."""
+    made = []
+
+    def make(label):
+        plain = re.sub(r"\W+", "-", label)[:60]
+        folder = session_folder / f"{len(made):03d}-{plain}"
+        folder.mkdir()
+        owner.own(folder)
+        made.append(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def router_binary():
+    if not BINARY.exists():
+        pytest.fail(f"there is no router at {BINARY}: run `make` first", pytrace=False)
+    return BINARY
+
+
+@pytest.fixture(scope="module")
+def module_cluster(owner, new_folder, request, router_binary):
+    """The reference cluster, up once a module. A module may set CLUSTER_OPTIONS (see Cluster)."""
+    options = getattr(request.module, "CLUSTER_OPTIONS", {})
+    cluster = Cluster(new_folder(request.module.__name__), owner, **options)
+    try:
+        yield cluster.up()
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(module_cluster):
+    """The module's cluster with 20 accounts of balance 1000 on each shard."""
+    module_cluster.load_accounts()
+    yield module_cluster
+    module_cluster.end_test()
+
+
+@pytest.fixture
+def make_cluster(owner, new_folder, request, router_binary):
+    """A function that gives the test a cluster of its own: make_cluster(**options).up()."""
+    made = []
+
+    def make(**options):
+        cluster = Cluster(new_folder(request.node.name[:60]), owner, **options)
+        made.append(cluster)
+        return cluster
+
+    yield make
+    faults = []
+    for cluster in made:
+        for step in (cluster.end_test, cluster.down):
+            try:
+                step()
+            except AssertionError as fault:
+                faults.append(str(fault))
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture
+def make_instance(owner, new_folder, request):
+    """A function that starts a PostgreSQL instance of the test's own, with a database `app`."""
+    made = []
+
+    def make(name="pg", settings=None, extension=True):
+        instance = Postgres(new_folder(f"{request.node.name[:50]}-{name}"), name, owner, settings).start()
+        made.append(instance)
+        instance.sql("CREATE ROLE app LOGIN; CREATE ROLE interlock_router LOGIN;", dbname="postgres")
+        instance.sql("CREATE DATABASE app", dbname="postgres")
+        if extension:
+            instance.sql("CREATE EXTENSION interlock")
+        return instance
+
+    yield make
+    for instance in made:
+        instance.stop("immediate")
+        instance.check_log()
+
+
+@pytest.fixture(scope="module")
+def instance(owner, new_folder, request):
+    """One instance for the module, with the extension in database `app`."""
+    server = Postgres(new_folder(request.module.__name__), "pg", owner).start()
+    try:
+        server.sql("CREATE ROLE app LOGIN; CREATE ROLE interlock_router LOGIN;", dbname="postgres")
+        server.sql("CREATE DATABASE app", dbname="postgres")
+        server.sql("CREATE EXTENSION interlock")
+        yield server
+    finally:
+        server.stop("immediate")
+        server.check_log()
