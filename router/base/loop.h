@@ -1,0 +1,202 @@
+// The event loop: level-triggered epoll, a timer heap, coroutines that wait.
+//
+// A coroutine waits for the first of several things, never without a deadline:
+//
+//     auto fired = co_await Wait(loop, deadline).read(client).read(backend).event(wake);
+//     if (fired.none()) ...          // the deadline passed
+//     if (fired.has(0)) ...          // the first thing named (client) is ready
+//
+// One loop belongs to one thread. Only post() may be called from others. A descriptor's direction
+// and an event have at most one waiter at a time.
+#pragma once
+
+#include "base/fd.h"
+
+#include <array>
+#include <coroutine>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <mutex>
+#include <vector>
+
+namespace interlock {
+
+class Loop;
+class Waiter;
+
+/// Milliseconds of the monotonic clock.
+using Millis = std::int64_t;
+inline constexpr Millis never = std::numeric_limits<Millis>::max();
+
+/// now + timeout, or never for a timeout of 0 or less ("0 turns it off") .
+constexpr Millis deadline_after(Millis now, Millis timeout) {
+    return timeout <= 0 || timeout >= never - now ? never : now + timeout;
+}
+
+/// A descriptor the loop watches. Does not own the descriptor; must be destroyed before it is closed.
+class Watch {
+  public:
+    Watch(Loop &loop, int fd) : loop_(loop), fd_(fd) {}
+    ~Watch();
+    Watch(const Watch &) = delete;
+    Watch &operator=(const Watch &) = delete;
+
+    [[nodiscard]] int fd() const { return fd_; }
+    [[nodiscard]] Loop &loop() const { return loop_; }
+
+    /// Called when the descriptor becomes readable (or breaks) while nobody waits to read it, if
+    /// set: how a pool notices that an idle connection died. It may destroy this Watch. Takes
+    /// effect while arm_stray() keeps the descriptor armed.
+    void on_stray(void (*callback)(void *), void *argument) {
+        stray_ = callback;
+        stray_argument_ = argument;
+    }
+    void arm_stray();
+
+  private:
+    friend class Loop;
+    friend class Waiter;
+    void arm(std::uint32_t events);
+    void disarm(std::uint32_t events);
+    void forget();
+
+    Loop &loop_;
+    int fd_;
+    std::uint32_t armed_ = 0;
+    bool registered_ = false;
+    Waiter *reader_ = nullptr;
+    Waiter *writer_ = nullptr;
+    void (*stray_)(void *) = nullptr;
+    void *stray_argument_ = nullptr;
+};
+
+/// Something that happens inside the process. Stays set until reset().
+class Event {
+  public:
+    void set();
+    void reset() { set_ = false; }
+    [[nodiscard]] bool is_set() const { return set_; }
+
+  private:
+    friend class Waiter;
+    bool set_ = false;
+    Waiter *waiter_ = nullptr;
+};
+
+/// Which of the things waited for are ready, in the order they were named.
+struct Fired {
+    std::uint32_t bits = 0;
+    [[nodiscard]] bool none() const { return bits == 0; }
+    [[nodiscard]] bool has(unsigned position) const { return (bits >> position & 1U) != 0; }
+};
+
+/// A descriptor's direction or an event.
+struct Source {
+    enum class Kind : std::uint8_t { read, write, event };
+    Kind kind = Kind::read;
+    Watch *watch = nullptr;
+    Event *event = nullptr;
+};
+
+/// Describes a wait: co_await it. At most four things; a null Watch or Event holds a position and
+/// never fires.
+class Wait {
+  public:
+    Wait(Loop &loop, Millis deadline) : loop_(loop), deadline_(deadline) {}
+
+    Wait &read(Watch *watch) { return add({Source::Kind::read, watch, nullptr}); }
+    Wait &read(Watch &watch) { return read(&watch); }
+    Wait &write(Watch *watch) { return add({Source::Kind::write, watch, nullptr}); }
+    Wait &write(Watch &watch) { return write(&watch); }
+    Wait &event(Event *event) { return add({Source::Kind::event, nullptr, event}); }
+    Wait &event(Event &e) { return event(&e); }
+
+    [[nodiscard]] Waiter operator co_await() const;
+
+  private:
+    friend class Waiter;
+    Wait &add(Source source) {
+        sources_[count_++] = source;
+        return *this;
+    }
+
+    Loop &loop_;
+    Millis deadline_;
+    std::array<Source, 4> sources_{};
+    std::uint8_t count_ = 0;
+};
+
+/// The awaiter a Wait makes. Lives in the waiting coroutine's frame, so a wait allocates nothing.
+class Waiter {
+  public:
+    explicit Waiter(const Wait &wait) : wait_(wait) {}
+    Waiter(const Waiter &) = delete;
+    Waiter &operator=(const Waiter &) = delete;
+
+    bool await_ready();
+    void await_suspend(std::coroutine_handle<> awaiting);
+    Fired await_resume();
+
+  private:
+    friend class Loop;
+    friend class Event;
+    void fire(const void *source, Source::Kind kind);
+    void detach();
+    [[nodiscard]] Millis deadline() const { return wait_.deadline_; }
+
+    static constexpr std::size_t not_in_heap = std::numeric_limits<std::size_t>::max();
+
+    Wait wait_;
+    bool queued_ = false;
+    std::uint32_t fired_ = 0;
+    std::size_t heap_position_ = not_in_heap;
+    std::coroutine_handle<> handle_;
+};
+
+inline Waiter Wait::operator co_await() const { return Waiter(*this); }
+
+class Loop {
+  public:
+    /// Throws std::system_error when the kernel gives no epoll or event descriptor (start-up only).
+    Loop();
+    Loop(const Loop &) = delete;
+    Loop &operator=(const Loop &) = delete;
+
+    /// The time at the start of this round of the loop.
+    [[nodiscard]] Millis now() const { return now_; }
+
+    /// Runs until stop(). Coroutines still waiting then are left as they are.
+    void run();
+    void stop() { stopping_ = true; }
+
+    /// Runs `work` on the loop's thread, soon. The only function for other threads.
+    void post(std::function<void()> work);
+
+    [[nodiscard]] static Millis clock();
+
+  private:
+    friend class Watch;
+    friend class Waiter;
+    friend class Event;
+    void make_ready(Waiter *wait);
+    void add_timer(Waiter *wait);
+    void remove_timer(Waiter *wait);
+    void sift_up(std::size_t position);
+    void sift_down(std::size_t position);
+    void place(std::size_t position, Waiter *wait);
+    void dispatch(Watch *watch, std::uint32_t events);
+    void run_posted();
+
+    UniqueFd epoll_;
+    UniqueFd mail_;
+    Millis now_;
+    bool stopping_ = false;
+    std::vector<Waiter *> ready_;
+    std::vector<Waiter *> resuming_;
+    std::vector<Waiter *> timers_;
+    std::mutex posted_mutex_;
+    std::vector<std::function<void()>> posted_;
+};
+
+}  // namespace interlock

@@ -1,0 +1,119 @@
+#include "plan/plan.h"
+
+#include "base/log.h"
+
+#include <array>
+
+namespace interlock {
+
+namespace {
+
+// boolin takes any unambiguous prefix of these words, in any case, blanks around them.
+bool spells_boolean(std::string_view text) {
+    const auto blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+    while (!text.empty() && blank(text.front()))
+        text.remove_prefix(1);
+    while (!text.empty() && blank(text.back()))
+        text.remove_suffix(1);
+    constexpr std::array<std::string_view, 8> words = {"true", "false", "yes", "no",
+                                                       "on",   "off",   "1",   "0"};
+    if (text.empty() || text == "o" || text == "O") return false;
+    for (const std::string_view word : words) {
+        if (text.size() > word.size()) continue;
+        bool same = true;
+        for (std::size_t i = 0; i < text.size() && same; ++i)
+            same = (text[i] | 0x20) == (word[i] | 0x20);
+        if (same) return true;
+    }
+    return false;
+}
+
+// Whether `text` can be a value of the type. Types the router does not know are left to the shard.
+bool spells_value(std::uint32_t type_oid, std::string_view text) {
+    switch (type_oid) {
+    case oid::int2: return parse_integer(text, INT16_MIN, INT16_MAX).has_value();
+    case oid::int4: return parse_integer(text, INT32_MIN, INT32_MAX).has_value();
+    case oid::int8: return parse_integer(text, INT64_MIN, INT64_MAX).has_value();
+    case oid::boolean: return spells_boolean(text);
+    case oid::uuid: {
+        std::uint8_t bytes[16];
+        return parse_uuid(text, bytes);
+    }
+    default: return true;
+    }
+}
+
+const char *type_name(std::uint32_t type_oid) {
+    switch (type_oid) {
+    case oid::int2: return "smallint";
+    case oid::int4: return "integer";
+    case oid::int8: return "bigint";
+    case oid::boolean: return "boolean";
+    case oid::uuid: return "uuid";
+    case oid::bytea: return "bytea";
+    case oid::text:
+    case oid::varchar: return "text";
+    default: return "the column's type";
+    }
+}
+
+[[gnu::cold]] Refusal refuse(Code code, std::string message, std::string hint = {}) {
+    Refusal refusal;
+    refusal.code = code;
+    refusal.message = std::move(message);
+    refusal.hint = std::move(hint);
+    return refusal;
+}
+
+[[gnu::cold]] Refusal wrong_value(std::size_t parameter, const Column &column) {
+    return refuse(Code::R27, format("parameter %zu is not a value of type %s, which column \"%s\" has",
+                                    parameter + 1, type_name(column.type_oid), column.name.c_str()));
+}
+
+}  // namespace
+
+Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
+                                 std::span<const Parameter> parameters, const RouteTable &routes) {
+    if (parameters.size() != statement.parameters.size())
+        return refuse(Code::R27,
+                      format("the statement has %zu placeholders but %zu parameters were sent",
+                             statement.parameters.size(), parameters.size()));
+    const Table &table = *statement.table;
+    const Keyspace &keyspace = routes.keyspaces[table.keyspace];
+
+    std::optional<ShardIndex> shard;
+    std::int32_t first_bucket = 0;
+    for (const std::uint16_t position : statement.keys) {
+        const Parameter &value = parameters[position];
+        const Column &column = table.columns[table.key_column];
+        if (!value)
+            return refuse(Code::R27, format("the shard key \"%s\" is NULL", column.name.c_str()));
+        const auto key = parse_key(table.key_type, *value);
+        if (!key) return wrong_value(position, column);
+        const std::int32_t bucket = keyspace.bucket_of(*key);
+        const ShardIndex owner = keyspace.owner[static_cast<std::size_t>(bucket)];
+        if (!shard) {
+            shard = owner;
+            first_bucket = bucket;
+        } else if (*shard != owner) {
+            Refusal refusal =
+                refuse(Code::R11, "the statement's keys are on several shards",
+                       "Send one statement for each shard, or for each key.");
+            refusal.detail = format("Bucket %d is on shard %s, bucket %d on shard %s.", first_bucket,
+                                    routes.shards[*shard].name.c_str(), bucket,
+                                    routes.shards[owner].name.c_str());
+            return refusal;
+        }
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const std::uint16_t column = statement.parameters[i];
+        if (column == table.key_column || !parameters[i]) continue;
+        if (!spells_value(table.columns[column].type_oid, *parameters[i]))
+            return wrong_value(i, table.columns[column]);
+    }
+    // An accepted data statement always names a key (R10 otherwise).
+    if (!shard) return refuse(Code::R10, "the statement names no shard key");
+    return *shard;
+}
+
+}  // namespace interlock

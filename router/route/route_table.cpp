@@ -1,0 +1,168 @@
+#include "route/route_table.h"
+
+#include "base/log.h"
+
+namespace interlock {
+
+namespace {
+
+constexpr ShardIndex unassigned = 0xFFFF;
+constexpr std::size_t max_shards = 0xFFFF;
+
+std::optional<placement::KeyFamily> family_of_keyspace(std::string_view key_type,
+                                                       std::string_view hash) {
+    if (key_type == "bigint" && hash == "splitmix64") return placement::KeyFamily::integer;
+    if (hash != "xxh3_64") return std::nullopt;
+    if (key_type == "uuid") return placement::KeyFamily::uuid;
+    if (key_type == "text") return placement::KeyFamily::text;
+    if (key_type == "bytea") return placement::KeyFamily::bytea;
+    return std::nullopt;
+}
+
+template <typename Map>
+auto lookup(const Map &map, std::int32_t id) -> std::optional<typename Map::mapped_type> {
+    const auto it = map.find(id);
+    if (it == map.end()) return std::nullopt;
+    return it->second;
+}
+
+}  // namespace
+
+std::optional<KeyType> key_type_of_oid(std::uint32_t type_oid) {
+    switch (type_oid) {
+    case oid::int2: return KeyType::int2;
+    case oid::int4: return KeyType::int4;
+    case oid::int8: return KeyType::int8;
+    case oid::uuid: return KeyType::uuid;
+    case oid::text:
+    case oid::varchar: return KeyType::text;
+    case oid::bytea: return KeyType::bytea;
+    default: return std::nullopt;
+    }
+}
+
+std::optional<std::uint16_t> Table::find_column(std::string_view column) const {
+    for (std::size_t i = 0; i < columns.size(); ++i)
+        if (columns[i].name == column) return static_cast<std::uint16_t>(i);
+    return std::nullopt;
+}
+
+const Table *RouteTable::find_table(std::string_view schema, std::string_view name,
+                                    bool &ambiguous) const {
+    ambiguous = false;
+    const auto it = tables_by_name_.find(std::string(name));
+    if (it == tables_by_name_.end()) return nullptr;
+    if (schema.empty()) {
+        ambiguous = it->second.size() > 1;
+        return ambiguous ? nullptr : &tables[it->second.front()];
+    }
+    for (const std::uint32_t index : it->second)
+        if (tables[index].schema == schema) return &tables[index];
+    return nullptr;
+}
+
+std::size_t RouteTable::memory() const {
+    std::size_t bytes = sizeof *this;
+    for (const Shard &shard : shards)
+        bytes += sizeof shard + shard.name.capacity() + shard.conninfo.capacity();
+    for (const Keyspace &keyspace : keyspaces)
+        bytes += sizeof keyspace + keyspace.owner.capacity() * sizeof(ShardIndex);
+    for (const Table &table : tables)
+        bytes += sizeof table + table.columns.capacity() * sizeof(Column);
+    return bytes;
+}
+
+Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const CatalogRows &rows) {
+    auto table = std::make_shared<RouteTable>();
+    table->cluster_id = rows.cluster_id;
+    table->version = rows.version;
+
+    if (rows.shards.empty()) return std::string("no shards are defined");
+    if (rows.shards.size() > max_shards) return format("more than %zu shards", max_shards);
+    std::unordered_map<std::int32_t, ShardIndex> shard_index;
+    for (const auto &row : rows.shards) {
+        shard_index.emplace(row.id, static_cast<ShardIndex>(table->shards.size()));
+        table->shards.push_back({row.name, row.conninfo});
+    }
+
+    std::unordered_map<std::int32_t, std::uint16_t> keyspace_index;
+    for (const auto &row : rows.keyspaces) {
+        const auto family = family_of_keyspace(row.key_type, row.hash);
+        if (!family)
+            return format("keyspace %s has an unknown key type or hash: %s, %s", row.name.c_str(),
+                          row.key_type.c_str(), row.hash.c_str());
+        if (row.buckets < placement::min_buckets || row.buckets > placement::max_buckets)
+            return format("keyspace %s has %d buckets", row.name.c_str(), row.buckets);
+        keyspace_index.emplace(row.id, static_cast<std::uint16_t>(table->keyspaces.size()));
+        table->keyspaces.push_back(
+            {row.name, *family, row.buckets,
+             std::vector<ShardIndex>(static_cast<std::size_t>(row.buckets), unassigned)});
+    }
+
+    for (const auto &row : rows.routes) {
+        const auto keyspace_at = lookup(keyspace_index, row.keyspace_id);
+        if (!keyspace_at) return format("a route names unknown keyspace %d", row.keyspace_id);
+        Keyspace &keyspace = table->keyspaces[*keyspace_at];
+        if (row.bucket < 0 || row.bucket >= keyspace.buckets)
+            return format("keyspace %s has a route for bucket %d, which does not exist",
+                          keyspace.name.c_str(), row.bucket);
+        const auto shard = lookup(shard_index, row.shard_id);
+        if (!shard)
+            return format("bucket %d of keyspace %s is on unknown shard %d", row.bucket,
+                          keyspace.name.c_str(), row.shard_id);
+        ShardIndex &owner = keyspace.owner[static_cast<std::size_t>(row.bucket)];
+        if (owner != unassigned)
+            return format("bucket %d of keyspace %s has more than one route", row.bucket,
+                          keyspace.name.c_str());
+        owner = *shard;
+    }
+    for (const Keyspace &keyspace : table->keyspaces)
+        for (std::size_t bucket = 0; bucket < keyspace.owner.size(); ++bucket)
+            if (keyspace.owner[bucket] == unassigned)
+                return format("bucket %zu of keyspace %s has no route", bucket,
+                              keyspace.name.c_str());
+
+    std::unordered_map<std::int32_t, std::vector<Column>> columns;
+    for (const auto &row : rows.columns)
+        columns[row.table_id].push_back({row.name, row.sql_name, row.type_oid});
+    for (const auto &row : rows.tables) {
+        const auto keyspace_at = lookup(keyspace_index, row.keyspace_id);
+        if (!keyspace_at) return format("table %s is in an unknown keyspace", row.sql_name.c_str());
+        Table entry;
+        entry.schema = row.schema;
+        entry.name = row.name;
+        entry.sql_name = row.sql_name;
+        entry.keyspace = *keyspace_at;
+        entry.columns = std::move(columns[row.id]);
+        if (entry.columns.empty()) {
+            // Declared, but `interlock apply` has not yet seen it on the shards: unknown, R26.
+            log_warning("table %s is declared but not applied; statements on it are refused",
+                        row.sql_name.c_str());
+            continue;
+        }
+        if (entry.columns.size() > 1600)
+            return format("table %s has more than 1600 columns", row.sql_name.c_str());
+        const auto key = entry.find_column(row.key_column);
+        if (!key)
+            return format("table %s has no recorded column %s, its shard key",
+                          row.sql_name.c_str(), row.key_column.c_str());
+        entry.key_column = *key;
+        const auto key_type = key_type_of_oid(entry.columns[*key].type_oid);
+        if (!key_type || family_of(*key_type) != table->keyspaces[*keyspace_at].family)
+            return format("the shard key of table %s is not of the type of keyspace %s",
+                          row.sql_name.c_str(), table->keyspaces[*keyspace_at].name.c_str());
+        entry.key_type = *key_type;
+        if (!row.version_column.empty()) {
+            entry.version_column = entry.find_column(row.version_column);
+            if (!entry.version_column)
+                return format("table %s has no recorded column %s, its version column",
+                              row.sql_name.c_str(), row.version_column.c_str());
+        }
+        table->tables_by_name_[entry.name].push_back(
+            static_cast<std::uint32_t>(table->tables.size()));
+        table->tables.push_back(std::move(entry));
+    }
+    return std::shared_ptr<const RouteTable>(std::move(table));
+}
+
+}  // namespace interlock

@@ -1,0 +1,132 @@
+// One complete route version: shards, keyspaces with their bucket-to-shard maps, tables.
+//
+// Immutable once built. A transaction keeps the table it began under, so tables are shared; a new
+// one replaces the current one only if route_replaces() says so.
+#pragma once
+
+#include "base/result.h"
+#include "route/key.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace interlock {
+
+using ShardIndex = std::uint16_t;
+
+struct Shard {
+    std::string name;
+    std::string conninfo;  ///< libpq connection string; may hold secrets, never logged
+};
+
+struct Keyspace {
+    std::string name;
+    placement::KeyFamily family = placement::KeyFamily::integer;
+    std::int32_t buckets = 0;
+    std::vector<ShardIndex> owner;  ///< by bucket
+
+    [[nodiscard]] std::int32_t bucket_of(Key key) const {
+        return placement::bucket_of_hash(key.hash, buckets);
+    }
+    [[nodiscard]] ShardIndex shard_of(Key key) const {
+        return owner[static_cast<std::size_t>(bucket_of(key))];
+    }
+};
+
+struct Column {
+    std::string name;
+    std::string sql_name;         ///< quoted where PostgreSQL needs it
+    std::uint32_t type_oid = 0;   ///< the base type, for a domain
+};
+
+struct Table {
+    std::string schema;
+    std::string name;
+    std::string sql_name;         ///< schema-qualified, quoted where needed
+    std::uint16_t keyspace = 0;
+    std::uint16_t key_column = 0;
+    KeyType key_type = KeyType::int8;
+    std::optional<std::uint16_t> version_column;
+    std::vector<Column> columns;
+
+    /// The column's position in `columns`.
+    [[nodiscard]] std::optional<std::uint16_t> find_column(std::string_view column) const;
+};
+
+/// The catalog's rows of one snapshot, as read; not yet known to be sound.
+struct CatalogRows {
+    std::string cluster_id;
+    std::int32_t version = 0;
+    struct ShardRow {
+        std::int32_t id;
+        std::string name, conninfo;
+    };
+    struct KeyspaceRow {
+        std::int32_t id;
+        std::string name, key_type, hash;
+        std::int32_t buckets;
+    };
+    struct TableRow {
+        std::int32_t id;
+        std::string schema, name, sql_name;
+        std::int32_t keyspace_id;
+        std::string key_column, version_column;  ///< version_column empty: none declared
+    };
+    struct ColumnRow {
+        std::int32_t table_id;
+        std::string name, sql_name;
+        std::uint32_t type_oid;
+    };
+    struct RouteRow {
+        std::int32_t keyspace_id, bucket, shard_id;
+    };
+    std::vector<ShardRow> shards;
+    std::vector<KeyspaceRow> keyspaces;
+    std::vector<TableRow> tables;
+    std::vector<ColumnRow> columns;  ///< in column order within a table
+    std::vector<RouteRow> routes;
+};
+
+class RouteTable {
+  public:
+    /// Checks that every bucket of every keyspace has exactly one row and names a known shard, and
+    /// that every table's key column is there and of its keyspace's family. The error says what is
+    /// wrong, for STATUS and the log.
+    [[nodiscard]] static Result<std::shared_ptr<const RouteTable>, std::string>
+    build(const CatalogRows &rows);
+
+    std::string cluster_id;
+    std::int32_t version = 0;
+    std::vector<Shard> shards;
+    std::vector<Keyspace> keyspaces;
+    std::vector<Table> tables;
+
+    /// Looks a table up by its folded name. An empty schema matches a name that is unique over all
+    /// schemas; `ambiguous` tells that it is not.
+    [[nodiscard]] const Table *find_table(std::string_view schema, std::string_view name,
+                                          bool &ambiguous) const;
+
+    /// Bytes held, for STATUS and the benchmark.
+    [[nodiscard]] std::size_t memory() const;
+
+  private:
+    std::unordered_map<std::string, std::vector<std::uint32_t>> tables_by_name_;
+};
+
+/// Key type of a column type's OID (int2, int4, int8, uuid, text, varchar, bytea).
+[[nodiscard]] std::optional<KeyType> key_type_of_oid(std::uint32_t type_oid);
+
+/// OIDs of PostgreSQL's built-in types that the router knows by number (pg_type.dat; fixed for ever).
+namespace oid {
+inline constexpr std::uint32_t boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
+                               varchar = 1043, uuid = 2950, oid = 26;
+/// Types from here on are made by users; their numbers differ between databases.
+inline constexpr std::uint32_t first_user = 16384;
+}  // namespace oid
+
+}  // namespace interlock

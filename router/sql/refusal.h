@@ -1,0 +1,90 @@
+// Refusals: the codes of spec "routing", as data, and the value that carries one.
+//
+// A client branches on the code (Rnn on the line protocol) or on its SQLSTATE. Where a standard
+// SQLSTATE says it, that one is used, else IL0nn (class IL is left to implementations by the SQL
+// standard).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace interlock {
+
+enum class Code : std::uint8_t {
+    R01,  ///< syntax outside the profile
+    R02,  ///< malformed protocol frame
+    R10,  ///< no routable shard-key condition
+    R11,  ///< one statement touches several shards
+    R12,  ///< inside a transaction, routes to another shard
+    R13,  ///< data statement, or COMMIT, in a failed transaction block
+    R20,  ///< JOIN or several tables in FROM
+    R21,  ///< subquery, CTE, set operation
+    R22,  ///< semicolon or several statements
+    R23,  ///< comment
+    R24,  ///< DDL
+    R25,  ///< session- or transaction-level state
+    R26,  ///< unknown table or column
+    R27,  ///< wrong number or type of parameters
+    R28,  ///< a literal in the SQL
+    R29,  ///< update of the shard key
+    R30,  ///< shard unavailable, nothing was done: safe to retry
+    R31,  ///< the backend answered with an error
+    R32,  ///< a write or COMMIT was sent and the connection broke: outcome unknown
+    R33,  ///< no connection of the pool came free in time; nothing was sent
+    R34,  ///< too many wait for the pool, or too many clients; nothing was sent
+    R36,  ///< the statement ran longer than the router allows and was cancelled
+    R37,  ///< the answer is larger than the router allows
+    R40,  ///< BEGIN inside a transaction
+};
+
+struct CodeEntry {
+    std::string_view name;
+    std::string_view sqlstate;
+};
+
+[[nodiscard]] constexpr CodeEntry code_entry(Code code) {
+    switch (code) {
+    case Code::R01: return {"R01", "IL001"};
+    case Code::R02: return {"R02", "08P01"};
+    case Code::R10: return {"R10", "IL010"};
+    case Code::R11: return {"R11", "IL011"};
+    case Code::R12: return {"R12", "IL012"};
+    case Code::R13: return {"R13", "25P02"};
+    case Code::R20: return {"R20", "IL020"};
+    case Code::R21: return {"R21", "IL021"};
+    case Code::R22: return {"R22", "IL022"};
+    case Code::R23: return {"R23", "IL023"};
+    case Code::R24: return {"R24", "IL024"};
+    case Code::R25: return {"R25", "IL025"};
+    case Code::R26: return {"R26", "IL026"};
+    case Code::R27: return {"R27", "IL027"};
+    case Code::R28: return {"R28", "IL028"};
+    case Code::R29: return {"R29", "IL029"};
+    case Code::R30: return {"R30", "IL030"};
+    case Code::R31: return {"R31", "XX000"};
+    case Code::R32: return {"R32", "08007"};
+    case Code::R33: return {"R33", "IL033"};
+    case Code::R34: return {"R34", "53300"};
+    case Code::R36: return {"R36", "IL036"};
+    case Code::R37: return {"R37", "IL037"};
+    case Code::R40: return {"R40", "25001"};
+    }
+    return {"R31", "XX000"};
+}
+
+/// Why a statement is not, or was not, carried out.
+struct Refusal {
+    Code code = Code::R01;
+    std::string message;
+    std::string detail;
+    std::string hint;
+    std::string sqlstate;  ///< of the backend (R31); empty: the code's own
+    int position = 0;      ///< of the construct in the text, in characters from 1; 0: none
+
+    [[nodiscard]] std::string_view state() const {
+        return sqlstate.empty() ? code_entry(code).sqlstate : std::string_view(sqlstate);
+    }
+};
+
+}  // namespace interlock
