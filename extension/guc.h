@@ -1,0 +1,16 @@
+// The extension's settings.
+#pragma once
+
+namespace interlock::guc {
+
+/// interlock.route_version: the route version this session works under; 0 = it did not come through
+/// a router. In 0 .. INT_MAX.
+extern int route_version;
+
+/// interlock.allow_truncate: the session means its TRUNCATE of sharded tables.
+extern bool allow_truncate;
+
+/// Defines the settings and reserves their prefix. Once per process.
+void define();
+
+}  // namespace interlock::guc

@@ -1,0 +1,313 @@
+#include "pg.h"
+
+#include "ownership.h"
+
+namespace interlock {
+
+namespace {
+
+// Columns of the tables read here; the order is that of sql/*.sql.
+constexpr int identity_cluster_id = 1, identity_shard_name = 2, identity_floor = 3,
+              identity_system_identifier = 4, identity_database_oid = 5;
+constexpr int keyspace_name = 1, keyspace_key_type = 2, keyspace_buckets = 4;
+constexpr int catalog_keyspace_name = 2, catalog_keyspace_key_type = 3,
+              catalog_keyspace_buckets = 5;
+constexpr int state_keyspace = 1, state_bucket = 2, state_state = 3, state_peer = 4,
+              state_route_version = 5, state_until = 6;
+constexpr int guarded_relid = 1;
+
+enum Table { identity, local_keyspace, bucket_state, guarded_table, catalog_keyspace, table_count };
+constexpr const char *table_names[table_count] = {"shard_identity", "local_keyspace",
+                                                  "bucket_state", "guarded_table", "keyspace"};
+
+// The copy in use, and the context it lives in. `invalidations` counts the messages that concern
+// it; the copy is good while no message has come since its making began.
+Ownership current;
+MemoryContext current_context = nullptr;
+MemoryContext building_context = nullptr;
+std::uint64_t invalidations = 1;
+std::uint64_t built_at = 0;
+// The tables whose messages concern us. All zero while the extension is not there: then every
+// message does, because the creation of the extension is one of them.
+Oid watched[table_count];
+bool callback_registered = false;
+
+// Runs in any place where messages are taken, aborted transactions included: must not touch a
+// catalog.
+void relation_changed(Datum, Oid relid) {
+    if (OidIsValid(relid) && OidIsValid(watched[0])) {
+        bool ours = false;
+        for (Oid table : watched)
+            ours = ours || table == relid;
+        if (!ours) return;
+    }
+    ++invalidations;
+}
+
+bool resolve_tables() {
+    Oid found[table_count] = {};
+    bool complete = false;
+    if (OidIsValid(get_extension_oid("interlock", true))) {
+        const Oid schema = get_namespace_oid("interlock", true);
+        complete = OidIsValid(schema);
+        for (int i = 0; complete && i < table_count; ++i) {
+            found[i] = get_relname_relid(table_names[i], schema);
+            complete = OidIsValid(found[i]);
+        }
+    }
+    for (int i = 0; i < table_count; ++i)
+        watched[i] = complete ? found[i] : InvalidOid;
+    return complete;
+}
+
+// Calls visit(values, nulls) for each row of a table, under `snapshot`. False when the table has
+// gone.
+template <typename Visit>
+bool scan_table(Oid relid, Snapshot snapshot, int nkeys, ScanKey keys, Visit visit) {
+    Relation relation = try_relation_open(relid, AccessShareLock);
+    if (relation == nullptr) return false;
+    TupleDesc description = RelationGetDescr(relation);
+    const std::size_t columns = static_cast<std::size_t>(description->natts);
+    Datum *values = static_cast<Datum *>(palloc(columns * sizeof(Datum)));
+    bool *nulls = static_cast<bool *>(palloc(columns * sizeof(bool)));
+    SysScanDesc scan = systable_beginscan(relation, InvalidOid, false, snapshot, nkeys, keys);
+    HeapTuple tuple;
+    while (HeapTupleIsValid(tuple = systable_getnext(scan))) {
+        heap_deform_tuple(tuple, description, values, nulls);
+        visit(values, nulls);
+    }
+    systable_endscan(scan);
+    pfree(values);
+    pfree(nulls);
+    relation_close(relation, AccessShareLock);
+    return true;
+}
+
+char *text_copy(Datum value, MemoryContext context) {
+    MemoryContext old = MemoryContextSwitchTo(context);
+    char *copy = TextDatumGetCString(value);
+    MemoryContextSwitchTo(old);
+    return copy;
+}
+
+BucketState state_of_name(const text *name) {
+    switch (*VARDATA_ANY(name)) {
+    case 'o': return BucketState::owned;
+    case 'f': return BucketState::fenced;
+    case 'm': return BucketState::moved;
+    case 'i': return BucketState::importing;
+    default: return BucketState::none;
+    }
+}
+
+// Room for one more element at the end of an array that doubles at powers of two.
+template <typename T>
+T *extend(T *array, int count, MemoryContext context) {
+    if (array == nullptr) return static_cast<T *>(MemoryContextAlloc(context, sizeof(T)));
+    if ((count & (count - 1)) != 0) return array;
+    return static_cast<T *>(repalloc_huge(array, sizeof(T) * 2 * static_cast<std::size_t>(count)));
+}
+
+void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, bool local,
+                  MemoryContext context) {
+    char *type_name = TextDatumGetCString(key_type);
+    Keyspace keyspace = {};
+    if (!family_of_name(type_name, &keyspace.family))
+        ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
+                        errmsg("unknown key type \"%s\" in a keyspace", type_name)));
+    pfree(type_name);
+    keyspace.name = text_copy(name, context);
+    keyspace.name_length = std::strlen(keyspace.name);
+    if (find_keyspace(*fresh, keyspace.name, keyspace.name_length) != nullptr) return;
+    keyspace.buckets = DatumGetInt32(buckets);
+    if (local)
+        keyspace.states = static_cast<BucketState *>(MemoryContextAllocZero(
+            context, sizeof(BucketState) * static_cast<std::size_t>(keyspace.buckets)));
+    fresh->keyspaces = extend(fresh->keyspaces, fresh->keyspace_count, context);
+    fresh->keyspaces[fresh->keyspace_count++] = keyspace;
+}
+
+// Fills `fresh` from the tables, all under one snapshot. False when a table has gone meanwhile.
+bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
+    fresh->installed = true;
+    bool there =
+        scan_table(watched[identity], snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
+            fresh->is_shard = true;
+            fresh->cluster = *DatumGetUUIDP(values[identity_cluster_id - 1]);
+            fresh->shard = text_copy(values[identity_shard_name - 1], context);
+            fresh->floor = DatumGetInt32(values[identity_floor - 1]);
+            fresh->restored =
+                static_cast<uint64>(DatumGetInt64(values[identity_system_identifier - 1])) !=
+                    GetSystemIdentifier() ||
+                DatumGetObjectId(values[identity_database_oid - 1]) != MyDatabaseId;
+        });
+    there = there && scan_table(watched[local_keyspace], snapshot, 0, nullptr,
+                                [&](const Datum *values, const bool *) {
+                                    add_keyspace(fresh, values[keyspace_name - 1],
+                                                 values[keyspace_key_type - 1],
+                                                 values[keyspace_buckets - 1], true, context);
+                                });
+    there =
+        there && scan_table(watched[catalog_keyspace], snapshot, 0, nullptr,
+                            [&](const Datum *values, const bool *) {
+                                add_keyspace(fresh, values[catalog_keyspace_name - 1],
+                                             values[catalog_keyspace_key_type - 1],
+                                             values[catalog_keyspace_buckets - 1], false, context);
+                            });
+    // Rows come by keyspace more often than not: remember the last one.
+    Keyspace *last = nullptr;
+    there =
+        there &&
+        scan_table(
+            watched[bucket_state], snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
+                const text *name = DatumGetTextPP(values[state_keyspace - 1]);
+                const std::size_t length = VARSIZE_ANY_EXHDR(name);
+                if (last == nullptr || last->name_length != length ||
+                    std::memcmp(last->name, VARDATA_ANY(name), length) != 0)
+                    last = const_cast<Keyspace *>(find_keyspace(*fresh, VARDATA_ANY(name), length));
+                const std::int32_t bucket = DatumGetInt32(values[state_bucket - 1]);
+                if (last == nullptr || last->states == nullptr || bucket < 0 ||
+                    bucket >= last->buckets)
+                    return;
+                const BucketState state = state_of_name(DatumGetTextPP(values[state_state - 1]));
+                last->states[bucket] = state;
+                if (state == BucketState::fenced || state == BucketState::importing) ++last->shut;
+            });
+    there = there && scan_table(watched[guarded_table], snapshot, 0, nullptr,
+                                [&](const Datum *values, const bool *) {
+                                    fresh->guarded =
+                                        extend(fresh->guarded, fresh->guarded_count, context);
+                                    fresh->guarded[fresh->guarded_count++] =
+                                        DatumGetObjectId(values[guarded_relid - 1]);
+                                });
+    return there;
+}
+
+void rebuild() {
+    if (!callback_registered) {
+        CacheRegisterRelcacheCallback(relation_changed, static_cast<Datum>(0));
+        callback_registered = true;
+    }
+    // What is palloc'd while reading goes to a context of its own, so that a rebuild in the middle
+    // of a long statement leaves nothing behind. An earlier rebuild that failed left its context:
+    // reuse it.
+    if (building_context != nullptr) MemoryContextDelete(building_context);
+    building_context = nullptr;
+    for (;;) {
+        CHECK_FOR_INTERRUPTS();
+        const std::uint64_t seen = invalidations;
+        MemoryContext context =
+            AllocSetContextCreate(TopMemoryContext, "interlock ownership", ALLOCSET_SMALL_SIZES);
+        building_context = context;
+        MemoryContext scratch =
+            AllocSetContextCreate(context, "interlock ownership scratch", ALLOCSET_DEFAULT_SIZES);
+        MemoryContext old = MemoryContextSwitchTo(scratch);
+        Ownership fresh = {};
+        bool complete = true;
+        if (resolve_tables()) {
+            // A catalog snapshot is new for every call on relations without a syscache, is allowed
+            // in parallel mode and at every isolation level, and sees this transaction's own
+            // commands.
+            Snapshot snapshot = RegisterSnapshot(GetCatalogSnapshot(watched[bucket_state]));
+            complete = read_tables(&fresh, snapshot, context);
+            UnregisterSnapshot(snapshot);
+        }
+        AcceptInvalidationMessages();
+        MemoryContextSwitchTo(old);
+        MemoryContextDelete(scratch);
+        if (complete && invalidations == seen) {
+            MemoryContext replaced = current_context;
+            fresh.generation = current.generation + 1;
+            current = fresh;
+            current_context = context;
+            building_context = nullptr;
+            built_at = seen;
+            if (replaced != nullptr) MemoryContextDelete(replaced);
+            return;
+        }
+        building_context = nullptr;
+        MemoryContextDelete(context);
+    }
+}
+
+}  // namespace
+
+const char *state_name(BucketState state) {
+    switch (state) {
+    case BucketState::none: return "none";
+    case BucketState::owned: return "owned";
+    case BucketState::fenced: return "fenced";
+    case BucketState::moved: return "moved";
+    case BucketState::importing: return "importing";
+    }
+    return "unknown";
+}
+
+const Ownership &current_ownership() {
+    AcceptInvalidationMessages();
+    if (unlikely(built_at != invalidations)) rebuild();
+    return current;
+}
+
+const Keyspace *find_keyspace(const Ownership &ownership, const char *name, std::size_t length) {
+    for (int i = 0; i < ownership.keyspace_count; ++i) {
+        const Keyspace *keyspace = &ownership.keyspaces[i];
+        if (keyspace->name_length == length && std::memcmp(keyspace->name, name, length) == 0)
+            return keyspace;
+    }
+    return nullptr;
+}
+
+BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {
+    BucketDetails details = {};
+    if (!OidIsValid(watched[bucket_state])) return details;
+    ScanKeyData keys[2];
+    ScanKeyEntryInitialize(&keys[0], 0, state_keyspace, BTEqualStrategyNumber, InvalidOid,
+                           C_COLLATION_OID, F_TEXTEQ, CStringGetTextDatum(keyspace));
+    ScanKeyInit(&keys[1], state_bucket, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(bucket));
+    scan_table(
+        watched[bucket_state], nullptr, 2, keys, [&](const Datum *values, const bool *nulls) {
+            if (!nulls[state_peer - 1]) details.peer = TextDatumGetCString(values[state_peer - 1]);
+            if (!nulls[state_route_version - 1])
+                details.route_version = DatumGetInt32(values[state_route_version - 1]);
+            if (!nulls[state_until - 1])
+                details.until =
+                    pstrdup(timestamptz_to_str(DatumGetTimestampTz(values[state_until - 1])));
+        });
+    return details;
+}
+
+bool is_guarded(const Ownership &ownership, Oid relid) {
+    for (int i = 0; i < ownership.guarded_count; ++i)
+        if (ownership.guarded[i] == relid) return true;
+    if (ownership.guarded_count == 0) return false;
+
+    // Up the inheritance tree, which is shallow; a partition has one parent, a child may have
+    // several.
+    constexpr int most_parents = 64;
+    Oid parents[most_parents];
+    int parent_count = 0;
+    Relation inherits = table_open(InheritsRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_inherits_inhrelid, BTEqualStrategyNumber, F_OIDEQ,
+                ObjectIdGetDatum(relid));
+    SysScanDesc scan =
+        systable_beginscan(inherits, InheritsRelidSeqnoIndexId, true, nullptr, 1, &key);
+    HeapTuple tuple;
+    while (parent_count < most_parents && HeapTupleIsValid(tuple = systable_getnext(scan)))
+        parents[parent_count++] = reinterpret_cast<Form_pg_inherits>(GETSTRUCT(tuple))->inhparent;
+    systable_endscan(scan);
+    table_close(inherits, AccessShareLock);
+    for (int i = 0; i < parent_count; ++i)
+        if (is_guarded(ownership, parents[i])) return true;
+    return false;
+}
+
+Oid extension_owner() {
+    Relation relation = relation_open(watched[guarded_table], AccessShareLock);
+    const Oid owner = relation->rd_rel->relowner;
+    relation_close(relation, AccessShareLock);
+    return owner;
+}
+
+}  // namespace interlock

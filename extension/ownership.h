@@ -1,0 +1,71 @@
+// What this database knows of its own part in the cluster: identity, floor, keyspaces, bucket
+// states.
+//
+// A per-session copy of the tables shard_identity, local_keyspace, bucket_state and guarded_table
+// (and of the catalog's keyspaces). PostgreSQL's own messages keep it right: every change of those
+// tables comes with a relation-cache invalidation (a trigger on each sees to it), and the copy is
+// rebuilt before the next use, under a snapshot taken then. So it shows the newest committed state,
+// plus this transaction's own changes, whatever the isolation level; rolling back (to a savepoint
+// too) makes it stale as well.
+#pragma once
+
+#include "keys.h"
+#include "pg.h"
+
+namespace interlock {
+
+enum class BucketState : std::uint8_t { none, owned, fenced, moved, importing };
+
+/// "owned", "fenced", ...; "none" for a bucket without a row.
+const char *state_name(BucketState state);
+
+struct Keyspace {
+    const char *name;
+    std::size_t name_length;
+    KeyFamily family;
+    std::int32_t buckets;
+    BucketState
+        *states;        ///< one a bucket; nullptr when the keyspace is known from the catalog only
+    std::int32_t shut;  ///< how many buckets are fenced or importing
+};
+
+struct Ownership {
+    bool installed;  ///< the extension exists in this database
+    bool is_shard;   ///< shard_identity has its row
+    bool restored;   ///< it does, but it names another server or database
+    std::int32_t floor;
+    pg_uuid_t cluster;
+    const char *shard;  ///< nullptr unless is_shard
+    Keyspace *keyspaces;
+    int keyspace_count;
+    Oid *guarded;  ///< tables given to shard_table()
+    int guarded_count;
+    std::uint64_t generation;  ///< differs after each rebuild: pointers into an older one are dead
+};
+
+/// The state as of now. Takes pending invalidations first; reads the tables only if something
+/// changed. Call inside a valid transaction. The result, and everything it points to, is good until
+/// the next call.
+const Ownership &current_ownership();
+
+/// The keyspace of that name, or nullptr.
+const Keyspace *find_keyspace(const Ownership &ownership, const char *name, std::size_t length);
+
+/// A bucket_state row as it is now; for messages. Strings are palloc'd.
+struct BucketDetails {
+    const char *peer;            ///< nullptr when none is recorded
+    std::int32_t route_version;  ///< 0 when none is recorded
+    const char *until;           ///< text form, nullptr when none is recorded
+};
+
+/// Reads the row again (newest snapshot); all-empty when there is none.
+BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket);
+
+/// True when `relid` was given to shard_table() or descends (partition, child) from a table that
+/// was.
+bool is_guarded(const Ownership &ownership, Oid relid);
+
+/// Owner of the extension's tables. Valid while the extension is installed.
+Oid extension_owner();
+
+}  // namespace interlock

@@ -1,0 +1,71 @@
+// PostgreSQL's headers, in the order that C++ needs, and the one macro for SQL-callable functions.
+//
+// Every source file of the extension includes this first. C++ headers (and the pure placement.h)
+// come before postgres.h, which redefines printf and its relatives. Version switches live here
+// only.
+//
+// Rule of the whole extension: no C++ runtime. No exceptions, no type with a destructor, no `new`,
+// no containers, no local statics that need a guard: ereport() jumps over destructors, and an
+// exception that escapes ends every session of the server. Memory contexts and resource owners take
+// that place. tests/check_boundary.sh checks the objects.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "placement.h"
+
+extern "C" {
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/parallel.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/event_trigger.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "executor/executor.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "replication/logicalworker.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+}
+
+// Declares a function that SQL can call, under its C name. Hidden visibility is the default of the
+// library; before PostgreSQL 16 PG_FUNCTION_INFO_V1 does not export the function itself.
+#define INTERLOCK_FUNCTION(name)                                                                   \
+    extern "C" {                                                                                   \
+    extern PGDLLEXPORT Datum name(PG_FUNCTION_ARGS);                                               \
+    PG_FUNCTION_INFO_V1(name);                                                                     \
+    }                                                                                              \
+    Datum name(PG_FUNCTION_ARGS)
+
+#if PG_VERSION_NUM < 150000
+#define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
+#endif

@@ -1,0 +1,147 @@
+-- The catalog: what the cluster consists of, and which shard serves which bucket since which version.
+-- Empty in databases that are not the catalog.
+
+CREATE TABLE interlock.cluster (
+    id uuid NOT NULL,
+    name text NOT NULL CHECK (name <> ''),
+    route_version integer NOT NULL DEFAULT 0 CHECK (route_version >= 0),
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+CREATE UNIQUE INDEX cluster_single_row ON interlock.cluster ((true));
+COMMENT ON TABLE interlock.cluster IS 'the cluster this catalog describes: no row or one';
+COMMENT ON COLUMN interlock.cluster.route_version IS 'number of the current route version; 0 = nothing published yet';
+
+CREATE TABLE interlock.shard (
+    id smallint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9_-]{1,63}$'),
+    conninfo text NOT NULL
+);
+COMMENT ON TABLE interlock.shard IS 'shards and how to connect to them';
+
+CREATE TABLE interlock.keyspace (
+    id smallint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    name text NOT NULL UNIQUE CHECK (name <> ''),
+    key_type text NOT NULL CHECK (key_type IN ('bigint', 'uuid', 'text', 'bytea')),
+    hash text NOT NULL,
+    buckets integer NOT NULL CHECK (buckets BETWEEN 1 AND 65536),
+    CONSTRAINT keyspace_hash_check
+        CHECK (hash = CASE key_type WHEN 'bigint' THEN 'splitmix64' ELSE 'xxh3_64' END)
+);
+COMMENT ON TABLE interlock.keyspace IS 'keyspaces: key type, hash and number of buckets, which never change';
+
+CREATE TABLE interlock.sharded_table (
+    id integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    schema_name text NOT NULL CHECK (schema_name <> ''),
+    table_name text NOT NULL CHECK (table_name <> ''),
+    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id),
+    key_column text NOT NULL CHECK (key_column <> ''),
+    version_column text CHECK (version_column <> '' AND version_column <> key_column),
+    UNIQUE (schema_name, table_name)
+);
+COMMENT ON TABLE interlock.sharded_table IS 'tables declared as sharded, with their keyspace and key column';
+COMMENT ON COLUMN interlock.sharded_table.version_column IS 'optimistic-lock column, if the table has one';
+
+CREATE TABLE interlock.table_column (
+    table_id integer NOT NULL REFERENCES interlock.sharded_table (id) ON DELETE CASCADE,
+    ordinal integer NOT NULL CHECK (ordinal > 0),
+    name text NOT NULL,
+    type_oid oid NOT NULL,
+    type_name text NOT NULL,
+    not_null boolean NOT NULL,
+    PRIMARY KEY (table_id, ordinal),
+    UNIQUE (table_id, name)
+);
+COMMENT ON TABLE interlock.table_column IS 'columns that the sharded tables have on the shards, as recorded by "interlock apply"';
+COMMENT ON COLUMN interlock.table_column.type_oid IS 'the built-in type; for a domain, the type below it';
+
+CREATE TABLE interlock.assignment (
+    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id) ON DELETE CASCADE,
+    bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
+    shard smallint NOT NULL REFERENCES interlock.shard (id),
+    PRIMARY KEY (keyspace, bucket)
+);
+COMMENT ON TABLE interlock.assignment IS 'staged map from bucket to shard; publish() makes it the next route version';
+
+CREATE TABLE interlock.route_version (
+    version integer PRIMARY KEY CHECK (version > 0),
+    published_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    published_by name NOT NULL DEFAULT SESSION_USER,
+    note text,
+    declarations text NOT NULL
+);
+COMMENT ON TABLE interlock.route_version IS 'route versions ever published';
+COMMENT ON COLUMN interlock.route_version.declarations IS 'digest of shards, keyspaces, tables and columns as published';
+
+CREATE TABLE interlock.route (
+    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id),
+    bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
+    shard smallint NOT NULL REFERENCES interlock.shard (id),
+    valid_from integer NOT NULL REFERENCES interlock.route_version (version),
+    valid_to integer REFERENCES interlock.route_version (version) CHECK (valid_to > valid_from),
+    PRIMARY KEY (keyspace, bucket, valid_from)
+);
+CREATE UNIQUE INDEX route_current ON interlock.route (keyspace, bucket) WHERE valid_to IS NULL;
+COMMENT ON TABLE interlock.route IS
+    'the published maps: a row holds in version v if valid_from <= v and (valid_to is null or valid_to > v)';
+
+-- Placement must never change under the rows that are placed.
+CREATE FUNCTION interlock.keep_keyspace() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF TG_TABLE_NAME = 'local_keyspace' THEN
+            IF EXISTS (SELECT FROM interlock.guarded_table g WHERE g.keyspace = OLD.name) THEN
+                RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name
+                    USING ERRCODE = 'object_in_use';
+            END IF;
+        ELSIF EXISTS (SELECT FROM interlock.sharded_table t WHERE t.keyspace = OLD.id) THEN
+            RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name
+                USING ERRCODE = 'object_in_use';
+        END IF;
+        RETURN OLD;
+    END IF;
+    IF (OLD.name, OLD.key_type, OLD.hash, OLD.buckets) IS DISTINCT FROM (NEW.name, NEW.key_type, NEW.hash, NEW.buckets) THEN
+        RAISE EXCEPTION 'definition of keyspace "%" cannot be changed', OLD.name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Create another keyspace and move the rows into it.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION interlock.keep_keyspace() IS 'trigger: keyspaces do not change, and stay while tables use them';
+CREATE TRIGGER keep_keyspace BEFORE UPDATE OR DELETE ON interlock.keyspace
+    FOR EACH ROW EXECUTE FUNCTION interlock.keep_keyspace();
+
+SELECT pg_catalog.pg_extension_config_dump('interlock.cluster', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.shard', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.shard_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.keyspace', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.keyspace_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.sharded_table', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.sharded_table_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.table_column', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.assignment', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.route_version', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.route', '');
+
+CREATE VIEW interlock.shards AS
+    SELECT s.name, s.conninfo, pg_catalog.count(r.shard) AS buckets
+      FROM interlock.shard s
+      LEFT JOIN interlock.route r ON r.shard = s.id AND r.valid_to IS NULL
+     GROUP BY s.id;
+COMMENT ON VIEW interlock.shards IS 'shards, and how many buckets each serves in the current route version';
+
+CREATE VIEW interlock.routes AS
+    SELECT k.name AS keyspace, r.bucket, s.name AS shard, r.valid_from AS since_version
+      FROM interlock.route r
+      JOIN interlock.keyspace k ON k.id = r.keyspace
+      JOIN interlock.shard s ON s.id = r.shard
+     WHERE r.valid_to IS NULL;
+COMMENT ON VIEW interlock.routes IS 'current map from bucket to shard';
+
+CREATE VIEW interlock.route_versions AS
+    SELECT v.version, v.published_at, v.published_by, v.note,
+           v.version = (SELECT c.route_version FROM interlock.cluster c) AS is_current
+      FROM interlock.route_version v;
+COMMENT ON VIEW interlock.route_versions IS 'route versions ever published, and which is the current one';

@@ -1,0 +1,81 @@
+-- What a shard knows of its own part in the cluster. Sessions keep a copy (see ownership.h): the
+-- library reads these tables by column position, so columns are only ever added at the end.
+
+CREATE TABLE interlock.shard_identity (
+    cluster_id uuid NOT NULL,
+    shard_name text NOT NULL,
+    floor integer NOT NULL DEFAULT 0 CHECK (floor >= 0),
+    system_identifier bigint NOT NULL,
+    database_oid oid NOT NULL
+);
+CREATE UNIQUE INDEX shard_identity_single_row ON interlock.shard_identity ((true));
+COMMENT ON TABLE interlock.shard_identity IS 'which shard of which cluster this database is: no row or one';
+COMMENT ON COLUMN interlock.shard_identity.floor IS 'route version under which this shard last gave a bucket away';
+COMMENT ON COLUMN interlock.shard_identity.system_identifier IS
+    'of the server that is the shard; where it differs from the actual one, this database is a restored copy';
+COMMENT ON COLUMN interlock.shard_identity.database_oid IS 'of the database that is the shard; see system_identifier';
+
+CREATE TABLE interlock.local_keyspace (
+    name text PRIMARY KEY CHECK (name <> ''),
+    key_type text NOT NULL CHECK (key_type IN ('bigint', 'uuid', 'text', 'bytea')),
+    hash text NOT NULL,
+    buckets integer NOT NULL CHECK (buckets BETWEEN 1 AND 65536),
+    CONSTRAINT local_keyspace_hash_check
+        CHECK (hash = CASE key_type WHEN 'bigint' THEN 'splitmix64' ELSE 'xxh3_64' END)
+);
+COMMENT ON TABLE interlock.local_keyspace IS 'keyspaces as this shard uses them; never changed once defined';
+CREATE TRIGGER keep_keyspace BEFORE UPDATE OR DELETE ON interlock.local_keyspace
+    FOR EACH ROW EXECUTE FUNCTION interlock.keep_keyspace();
+
+CREATE TABLE interlock.guarded_table (
+    relid regclass PRIMARY KEY,
+    keyspace text NOT NULL REFERENCES interlock.local_keyspace (name),
+    key_column text NOT NULL
+);
+COMMENT ON TABLE interlock.guarded_table IS 'tables given to shard_table(); their partitions and children are guarded with them';
+
+CREATE TABLE interlock.bucket_state (
+    keyspace text NOT NULL REFERENCES interlock.local_keyspace (name),
+    bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
+    state text NOT NULL CHECK (state IN ('owned', 'fenced', 'moved', 'importing')),
+    peer text,
+    route_version integer CHECK (route_version >= 0),
+    until timestamptz,
+    PRIMARY KEY (keyspace, bucket),
+    CHECK (state = 'owned' OR peer IS NOT NULL)
+);
+COMMENT ON TABLE interlock.bucket_state IS 'state of each bucket this shard has to do with; a bucket without a row is not this shard''s';
+COMMENT ON COLUMN interlock.bucket_state.peer IS 'the other shard: to whom (fenced, moved) or from whom (importing)';
+COMMENT ON COLUMN interlock.bucket_state.until IS 'deadline of a fence, by this shard''s clock';
+
+SELECT pg_catalog.pg_extension_config_dump('interlock.shard_identity', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.local_keyspace', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.guarded_table', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.bucket_state', '');
+
+CREATE VIEW interlock.bucket_states AS
+    SELECT keyspace, bucket, state, peer, route_version, until FROM interlock.bucket_state;
+COMMENT ON VIEW interlock.bucket_states IS 'state of each bucket this shard has to do with';
+
+-- Every change of these tables, by whatever hand, makes the sessions read them again.
+CREATE FUNCTION interlock.state_changed() RETURNS trigger
+LANGUAGE C AS 'MODULE_PATHNAME', 'interlock_state_changed';
+COMMENT ON FUNCTION interlock.state_changed() IS 'trigger: makes every session read the shard''s state again';
+
+CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.shard_identity
+    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
+CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.local_keyspace
+    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
+CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.guarded_table
+    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
+CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.bucket_state
+    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
+CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.keyspace
+    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
+ALTER TABLE interlock.shard_identity ENABLE ALWAYS TRIGGER state_changed;
+ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER state_changed;
+ALTER TABLE interlock.guarded_table ENABLE ALWAYS TRIGGER state_changed;
+ALTER TABLE interlock.bucket_state ENABLE ALWAYS TRIGGER state_changed;
+ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER state_changed;
+ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
+ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER keep_keyspace;

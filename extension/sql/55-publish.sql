@@ -1,0 +1,123 @@
+-- publish(): the staged map becomes the next route version, or nothing changes.
+
+CREATE FUNCTION interlock.declarations_digest() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT encode(sha256(convert_to(coalesce(string_agg(line, E'\n' ORDER BY line COLLATE "C"), ''), 'UTF8')), 'hex')
+      FROM (SELECT jsonb_build_array('shard', s.name, s.conninfo)::text FROM interlock.shard s
+            UNION ALL
+            SELECT jsonb_build_array('keyspace', k.name, k.key_type, k.hash, k.buckets)::text FROM interlock.keyspace k
+            UNION ALL
+            SELECT jsonb_build_array('table', t.schema_name, t.table_name, k.name, t.key_column, t.version_column)::text
+              FROM interlock.sharded_table t JOIN interlock.keyspace k ON k.id = t.keyspace
+            UNION ALL
+            SELECT jsonb_build_array('column', t.schema_name, t.table_name, c.ordinal, c.name, c.type_oid, c.type_name,
+                                     c.not_null)::text
+              FROM interlock.table_column c JOIN interlock.sharded_table t ON t.id = c.table_id) AS declaration(line)
+$$;
+COMMENT ON FUNCTION interlock.declarations_digest() IS
+    'digest of shards, keyspaces, tables and columns as they are staged; publish() compares it with the current version''s';
+
+CREATE FUNCTION interlock.declarations_changed() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT NOT EXISTS (SELECT FROM interlock.cluster c JOIN interlock.route_version v ON v.version = c.route_version
+                        WHERE v.declarations = interlock.declarations_digest())
+$$;
+COMMENT ON FUNCTION interlock.declarations_changed() IS
+    'whether shards, keyspaces, tables or columns differ from those of the current route version';
+
+CREATE FUNCTION interlock.publish(note text DEFAULT NULL, expected_version integer DEFAULT NULL,
+                                  allow_owner_change boolean DEFAULT false) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    current_version integer := interlock.lock_cluster();
+    new_version integer := current_version + 1;
+    digest text;
+    gap record;
+    change record;
+BEGIN
+    -- Hand-made edits do not take the cluster's lock; hold them off while the map is checked and copied.
+    LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, interlock.table_column,
+               interlock.assignment, interlock.route, interlock.route_version IN SHARE ROW EXCLUSIVE MODE;
+
+    IF expected_version <> new_version THEN
+        RAISE EXCEPTION 'the next route version is %, not %', new_version, expected_version
+            USING ERRCODE = 'serialization_failure',
+                  DETAIL = 'Somebody else has published meanwhile.', HINT = 'Look at the catalog again and retry.';
+    END IF;
+    IF NOT EXISTS (SELECT FROM interlock.shard) THEN
+        RAISE EXCEPTION 'cannot publish a cluster without shards'
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Add shards with interlock.add_shard().';
+    END IF;
+    IF NOT EXISTS (SELECT FROM interlock.keyspace) THEN
+        RAISE EXCEPTION 'cannot publish a cluster without keyspaces'
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Create one with interlock.create_keyspace().';
+    END IF;
+
+    -- Every bucket has exactly one shard: at most one by the primary key, at least one by this check.
+    SELECT k.name, count(*) AS missing, (array_agg(b.bucket ORDER BY b.bucket))[1:5] AS some INTO gap
+      FROM interlock.keyspace k
+     CROSS JOIN LATERAL generate_series(0, k.buckets - 1) AS b(bucket)
+     WHERE NOT EXISTS (SELECT FROM interlock.assignment a WHERE a.keyspace = k.id AND a.bucket = b.bucket)
+     GROUP BY k.id ORDER BY k.name LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% of the buckets of keyspace "%" are not assigned', gap.missing, gap.name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('Not assigned: %s%s.', array_to_string(gap.some, ', '),
+                                  CASE WHEN gap.missing > 5 THEN ', ...' ELSE '' END),
+                  HINT = 'Assign them with interlock.assign().';
+    END IF;
+    SELECT k.name, a.bucket INTO gap
+      FROM interlock.assignment a JOIN interlock.keyspace k ON k.id = a.keyspace
+     WHERE a.bucket >= k.buckets ORDER BY k.name, a.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" does not exist', gap.bucket, gap.name
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Delete the row from interlock.assignment.';
+    END IF;
+
+    IF NOT coalesce(allow_owner_change, false) THEN
+        SELECT k.name AS keyspace, r.bucket, served.name AS shard, wanted.name AS new_shard INTO change
+          FROM interlock.route r
+          JOIN interlock.assignment a ON a.keyspace = r.keyspace AND a.bucket = r.bucket AND a.shard <> r.shard
+          JOIN interlock.keyspace k ON k.id = r.keyspace
+          JOIN interlock.shard served ON served.id = r.shard
+          JOIN interlock.shard wanted ON wanted.id = a.shard
+         WHERE r.valid_to IS NULL
+         ORDER BY k.name, r.bucket LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'bucket % of keyspace "%" is served by shard "%"', change.bucket, change.keyspace, change.shard
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      DETAIL = format('It is assigned to shard "%s", but nothing has handed it over.', change.new_shard),
+                      HINT = 'Use "interlock apply", which hands over empty buckets and then publishes.';
+        END IF;
+    END IF;
+
+    digest := interlock.declarations_digest();
+    -- Who names the version has a use for the number (a floor may have been raised to it): always make it.
+    IF expected_version IS NULL AND NOT interlock.declarations_changed()
+       AND NOT EXISTS (SELECT FROM interlock.assignment a
+                        WHERE NOT EXISTS (SELECT FROM interlock.route r
+                                           WHERE r.keyspace = a.keyspace AND r.bucket = a.bucket AND r.shard = a.shard
+                                             AND r.valid_to IS NULL)) THEN
+        RAISE NOTICE 'nothing has changed since route version %, skipping', current_version;
+        RETURN current_version;
+    END IF;
+
+    INSERT INTO interlock.route_version (version, note, declarations) VALUES (new_version, publish.note, digest);
+    UPDATE interlock.route r SET valid_to = new_version
+      FROM interlock.assignment a
+     WHERE r.valid_to IS NULL AND a.keyspace = r.keyspace AND a.bucket = r.bucket AND a.shard <> r.shard;
+    INSERT INTO interlock.route (keyspace, bucket, shard, valid_from)
+    SELECT a.keyspace, a.bucket, a.shard, new_version
+      FROM interlock.assignment a
+     WHERE NOT EXISTS (SELECT FROM interlock.route r
+                        WHERE r.keyspace = a.keyspace AND r.bucket = a.bucket AND r.valid_to IS NULL);
+    UPDATE interlock.cluster SET route_version = new_version;
+    PERFORM pg_notify('interlock_route', new_version::text);
+    RETURN new_version;
+END
+$$;
+COMMENT ON FUNCTION interlock.publish(text, integer, boolean) IS
+    'validates the staged map and makes it the next route version, if anything has changed or expected_version is given; returns the current version';

@@ -1,0 +1,239 @@
+-- Attaching the guard to tables, their partitions and children.
+
+CREATE FUNCTION interlock.guard_triggers(keyspace text, key_column text,
+    OUT name name, OUT definition text, OUT function regprocedure) RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    -- "~" sorts behind letters. Constraint and order do not matter to the row triggers: they run after
+    -- all BEFORE triggers, on the rows as written.
+    VALUES ('~interlock_insert'::name,
+            format('AFTER INSERT ON %%s FOR EACH ROW WHEN (interlock.refuse_write(%L, NEW.%I)) '
+                   'EXECUTE FUNCTION interlock.guard(%L, %L)', keyspace, key_column, keyspace, key_column),
+            'interlock.guard()'::regprocedure),
+           ('~interlock_guard'::name,
+            format('AFTER UPDATE OR DELETE ON %%s FOR EACH ROW '
+                   'EXECUTE FUNCTION interlock.guard(%L, %L)', keyspace, key_column),
+            'interlock.guard()'::regprocedure),
+           ('~interlock_truncate'::name,
+            format('BEFORE TRUNCATE ON %%s FOR EACH STATEMENT EXECUTE FUNCTION interlock.guard_truncate(%L)', keyspace),
+            'interlock.guard_truncate()'::regprocedure)
+$$;
+COMMENT ON FUNCTION interlock.guard_triggers(text, text) IS
+    'the triggers that make up the guard of a table; %s in a definition stands for the table';
+
+CREATE FUNCTION interlock.family_tree(relation regclass) RETURNS TABLE (relid regclass, depth integer)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH RECURSIVE tree(relid, depth) AS (
+        SELECT relation::oid, 0
+         UNION
+        SELECT i.inhrelid, tree.depth + 1 FROM tree JOIN pg_inherits i ON i.inhparent = tree.relid
+    )
+    SELECT tree.relid::regclass, max(tree.depth) FROM tree GROUP BY tree.relid ORDER BY max(tree.depth), tree.relid
+$$;
+COMMENT ON FUNCTION interlock.family_tree(regclass) IS 'a table with all its partitions and children, parents first';
+
+CREATE FUNCTION interlock.guarded_ancestor(relation regclass) RETURNS interlock.guarded_table
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH RECURSIVE line(relid, depth) AS (
+        SELECT relation::oid, 0
+         UNION
+        SELECT i.inhparent, line.depth + 1 FROM line JOIN pg_inherits i ON i.inhrelid = line.relid
+    )
+    SELECT g FROM line JOIN interlock.guarded_table g ON g.relid = line.relid WHERE line.depth > 0 ORDER BY line.depth LIMIT 1
+$$;
+COMMENT ON FUNCTION interlock.guarded_ancestor(regclass) IS 'the guarded table that a partition or child belongs to, or NULL';
+
+CREATE FUNCTION interlock.attach_guard(relation regclass, keyspace text, key_column text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    member record;
+    wanted record;
+    present "char";
+BEGIN
+    FOR member IN SELECT t.relid, c.relkind FROM interlock.family_tree(relation) t JOIN pg_class c ON c.oid = t.relid LOOP
+        IF member.relkind NOT IN ('r', 'p') THEN
+            RAISE EXCEPTION 'foreign table "%" cannot be guarded', member.relid
+                USING ERRCODE = 'feature_not_supported',
+                      DETAIL = format('It is a partition or child of sharded table "%s".', relation);
+        END IF;
+        PERFORM interlock.check_key_column(member.relid, keyspace, key_column);
+        FOR wanted IN SELECT * FROM interlock.guard_triggers(keyspace, key_column) LOOP
+            -- Row triggers of a partitioned table have been cloned to its partitions by now.
+            SELECT t.tgenabled INTO present FROM pg_trigger t WHERE t.tgrelid = member.relid AND t.tgname = wanted.name;
+            IF NOT FOUND THEN
+                EXECUTE format('CREATE TRIGGER %I %s', wanted.name, format(wanted.definition, member.relid));
+                present := 'O';
+            END IF;
+            IF present <> 'A' THEN
+                EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', member.relid, wanted.name);
+            END IF;
+        END LOOP;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION interlock.attach_guard(regclass, text, text) IS
+    'makes the guard''s triggers where they are missing, on a table and all its partitions and children';
+
+CREATE FUNCTION interlock.detach_guard(relation regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    doomed record;
+BEGIN
+    -- Parents first: their row triggers take the partitions' clones with them.
+    FOR doomed IN SELECT f.relid, w.name FROM interlock.family_tree(relation) f, interlock.guard_triggers('', '') w ORDER BY f.depth LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', doomed.name, doomed.relid);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION interlock.detach_guard(regclass) IS 'drops the guard''s triggers from a table and all its partitions and children';
+
+CREATE FUNCTION interlock.check_key_column(relation regclass, keyspace text, key_column text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    key record;
+    family text;
+BEGIN
+    SELECT k.key_type INTO family FROM interlock.local_keyspace k WHERE k.name = check_key_column.keyspace;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'keyspace % is not defined in this database', quote_nullable(keyspace)
+            USING ERRCODE = 'undefined_object';
+    END IF;
+    SELECT a.atttypid, a.attnotnull, a.attgenerated, c.collname, c.collisdeterministic INTO key
+      FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation
+     WHERE a.attrelid = relation AND a.attname = key_column AND a.attnum > 0 AND NOT a.attisdropped;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'column % of table "%" does not exist', quote_nullable(key_column), relation
+            USING ERRCODE = 'undefined_column';
+    END IF;
+    IF interlock.key_family(key.atttypid) IS DISTINCT FROM family THEN
+        RAISE EXCEPTION 'key column "%" of table "%" does not fit keyspace "%"', key_column, relation, keyspace
+            USING ERRCODE = 'datatype_mismatch',
+                  DETAIL = format('The column is of type %s, the key type of the keyspace is %s.', format_type(key.atttypid, NULL), family);
+    END IF;
+    IF NOT key.attnotnull THEN
+        RAISE EXCEPTION 'key column "%" of table "%" is not declared NOT NULL', key_column, relation
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('ALTER TABLE %s ALTER COLUMN %I SET NOT NULL', relation, key_column);
+    END IF;
+    IF NOT key.collisdeterministic THEN
+        RAISE EXCEPTION 'key column "%" of table "%" has nondeterministic collation "%"', key_column, relation, key.collname
+            USING ERRCODE = 'feature_not_supported',
+                  DETAIL = 'Keys that such a collation calls equal could lie in different buckets.';
+    END IF;
+    IF key.attgenerated <> '' THEN
+        RAISE EXCEPTION 'key column "%" of table "%" is a generated column', key_column, relation
+            USING ERRCODE = 'feature_not_supported';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.check_key_column(regclass, text, text) IS 'an error unless the column can be the shard key of a table in the keyspace';
+
+CREATE FUNCTION interlock.refuse_misplaced_rows(relation regclass, keyspace text, key_column text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    found_rows bigint;
+BEGIN
+    EXECUTE format(
+        'SELECT count(*) FROM %s t WHERE NOT EXISTS (SELECT FROM interlock.bucket_state s '
+        'WHERE s.keyspace = $1 AND s.bucket = interlock.bucket_of($1, t.%I) AND s.state IN (''owned'', ''fenced''))',
+        relation, key_column) INTO found_rows USING keyspace;
+    IF found_rows > 0 THEN
+        RAISE EXCEPTION 'table "%" has % rows in buckets that this shard does not own', relation, found_rows
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'interlock.misplaced() lists such rows of a guarded table; move them to their shards first.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.refuse_misplaced_rows(regclass, text, text) IS 'an error if the table has rows that this shard does not own';
+
+CREATE FUNCTION interlock.shard_table(relation regclass, keyspace text, key_column name) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    class record;
+    existing interlock.guarded_table;
+    ancestor interlock.guarded_table;
+BEGIN
+    PERFORM interlock.require_shard();
+    PERFORM interlock.require_newest_snapshot();
+    SELECT c.relkind, c.relpersistence, c.relnamespace::regnamespace AS schema INTO class FROM pg_class c WHERE c.oid = relation;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'table % does not exist', quote_nullable(relation::text) USING ERRCODE = 'undefined_table';
+    END IF;
+    IF class.relkind NOT IN ('r', 'p') THEN
+        RAISE EXCEPTION '"%" is not a table', relation
+            USING ERRCODE = 'wrong_object_type', DETAIL = 'Only ordinary and partitioned tables can be sharded.';
+    END IF;
+    IF class.relpersistence = 't' OR class.schema IN ('interlock'::regnamespace, 'pg_catalog'::regnamespace) THEN
+        RAISE EXCEPTION 'table "%" cannot be sharded', relation
+            USING ERRCODE = 'wrong_object_type', DETAIL = 'It is temporary, or belongs to the system.';
+    END IF;
+
+    -- Keeps writers, and changes of the family, away until this transaction ends.
+    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+
+    PERFORM interlock.check_key_column(relation, keyspace, key_column);
+    ancestor := interlock.guarded_ancestor(relation);
+    IF ancestor.relid IS NOT NULL THEN
+        IF (ancestor.keyspace, ancestor.key_column) <> (keyspace, key_column::text) THEN
+            RAISE EXCEPTION 'table "%" is guarded with its parent "%"', relation, ancestor.relid
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      DETAIL = format('The parent is in keyspace "%s" by column "%s".', ancestor.keyspace, ancestor.key_column);
+        END IF;
+        RAISE NOTICE 'table "%" is guarded with its parent "%", skipping', relation, ancestor.relid;
+        RETURN;
+    END IF;
+    SELECT g.* INTO ancestor FROM interlock.family_tree(relation) t JOIN interlock.guarded_table g ON g.relid = t.relid
+     WHERE t.relid <> relation LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'partition or child "%" of table "%" is guarded by itself', ancestor.relid, relation
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = format('Call interlock.unshard_table(%L) first.', ancestor.relid);
+    END IF;
+
+    SELECT * INTO existing FROM interlock.guarded_table g WHERE g.relid = relation;
+    IF FOUND AND existing.keyspace <> keyspace THEN
+        RAISE EXCEPTION 'table "%" is in keyspace "%" already', relation, existing.keyspace
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call interlock.unshard_table() first.';
+    END IF;
+    IF FOUND AND existing.key_column <> key_column THEN
+        IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = existing.key_column AND a.attnum > 0) THEN
+            RAISE EXCEPTION 'table "%" is sharded by column "%" already', relation, existing.key_column
+                USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call interlock.unshard_table() first.';
+        END IF;
+        -- The column was renamed: the triggers name it, so make them anew.
+        PERFORM interlock.detach_guard(relation);
+    END IF;
+
+    PERFORM interlock.attach_guard(relation, keyspace, key_column);
+    IF existing.relid IS NULL THEN
+        PERFORM interlock.refuse_misplaced_rows(relation, keyspace, key_column);
+    END IF;
+    INSERT INTO interlock.guarded_table AS g (relid, keyspace, key_column) VALUES (relation, shard_table.keyspace, shard_table.key_column)
+        ON CONFLICT ON CONSTRAINT guarded_table_pkey DO UPDATE SET key_column = excluded.key_column
+        WHERE g.key_column <> excluded.key_column;
+END
+$$;
+COMMENT ON FUNCTION interlock.shard_table(regclass, text, name) IS
+    'puts a table, with its partitions and children, under the write guard of a keyspace; idempotent, and mends a guard that is incomplete';
+
+CREATE FUNCTION interlock.unshard_table(relation regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM interlock.guarded_table g WHERE g.relid = relation;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'table "%" is not guarded by itself', relation
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Partitions and children are guarded with the table that was given to shard_table().';
+    END IF;
+    PERFORM interlock.detach_guard(relation);
+END
+$$;
+COMMENT ON FUNCTION interlock.unshard_table(regclass) IS 'takes the write guard off a table, its partitions and children';

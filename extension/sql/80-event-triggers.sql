@@ -1,0 +1,44 @@
+-- Tables that become part of a guarded table later get the guard then, and dropped ones are forgotten.
+
+CREATE FUNCTION interlock.guard_child(relation regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ancestor interlock.guarded_table := interlock.guarded_ancestor(relation);
+BEGIN
+    IF ancestor.relid IS NULL THEN
+        RETURN;
+    END IF;
+    -- A dump is restored in steps: the parent's own guard comes later, and then the children's.
+    IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = ancestor.relid AND t.tgname = '~interlock_guard') THEN
+        RETURN;
+    END IF;
+    PERFORM interlock.attach_guard(relation, ancestor.keyspace, ancestor.key_column);
+    PERFORM interlock.refuse_misplaced_rows(relation, ancestor.keyspace, ancestor.key_column);
+END
+$$;
+COMMENT ON FUNCTION interlock.guard_child(regclass) IS
+    'guards a table that has just become a partition or child of a guarded one';
+
+CREATE FUNCTION interlock.on_ddl() RETURNS event_trigger
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'interlock_on_ddl';
+COMMENT ON FUNCTION interlock.on_ddl() IS 'event trigger: guards new partitions and children of guarded tables';
+
+CREATE FUNCTION interlock.on_drop() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM interlock.guarded_table g
+     USING pg_event_trigger_dropped_objects() d
+     WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.objid = g.relid;
+END
+$$;
+COMMENT ON FUNCTION interlock.on_drop() IS 'event trigger: forgets guarded tables that are dropped';
+
+CREATE EVENT TRIGGER interlock_on_ddl ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'ALTER TABLE', 'ALTER FOREIGN TABLE', 'CREATE SCHEMA')
+    EXECUTE FUNCTION interlock.on_ddl();
+COMMENT ON EVENT TRIGGER interlock_on_ddl IS 'guards new partitions and children of guarded tables';
+CREATE EVENT TRIGGER interlock_on_drop ON sql_drop EXECUTE FUNCTION interlock.on_drop();
+COMMENT ON EVENT TRIGGER interlock_on_drop IS 'forgets guarded tables that are dropped';

@@ -1,0 +1,15 @@
+-- Who may do what. An application role needs only the usual privileges on its tables.
+
+REVOKE ALL ON ALL TABLES IN SCHEMA interlock FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA interlock FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    interlock.hash_key(anyelement),
+    interlock.bucket_of(text, anyelement),
+    interlock.owns(text, anyelement),
+    interlock.greet(integer),
+    -- The guard runs as the person who writes; making a partition copies its triggers.
+    interlock.refuse_write(text, anyelement),
+    interlock.refuse_write(text, anyelement, anyelement),
+    interlock.guard(),
+    interlock.guard_truncate()
+TO PUBLIC;
