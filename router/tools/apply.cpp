@@ -1,0 +1,259 @@
+#include "tools/apply.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include <boost/program_options.hpp>
+
+#include "base/command_line.h"
+#include "base/control.h"
+#include "base/setting_table.h"
+#include "base/settings_file.h"
+#include "base/startup_error.h"
+#include "tools/apply_catalog.h"
+#include "tools/apply_model.h"
+#include "tools/apply_plan.h"
+#include "tools/apply_shard.h"
+
+namespace po = boost::program_options;
+
+namespace interlock {
+
+namespace {
+
+po::options_description apply_flags() {
+    po::options_description flags("Options", 100, 50);
+    flags.add_options()("catalog", po::value<std::string>()->value_name("CONNINFO"),
+                        "connection string of the catalog database; required here or in the file")(
+        "config,c", po::value<std::string>()->value_name("FILE"),
+        "configuration file, as for \"interlock serve\"; its section [catalog] is used")(
+        "plan", "print what would be done, and do nothing")(
+        "timeout", po::value<std::string>()->value_name("DURATION"),
+        "connecting, or one short query (default: catalog.timeout, 5s)")(
+        "lock-timeout", po::value<std::string>()->value_name("DURATION"),
+        "waiting for a lock on a table (default 5s)")(
+        "scan-timeout", po::value<std::string>()->value_name("DURATION"),
+        "one step that reads whole tables (default 1h)")("help,h", "this text");
+    return flags;
+}
+
+struct Request {
+    std::string catalog;
+    bool plan_only = false;
+    ApplyTimeouts timeouts;
+};
+
+Request parse_request(const std::vector<std::string> &args) {
+    const po::variables_map given = parse_flags(args, apply_flags());
+    Settings settings;
+    if (given.count("config")) read_settings_file(given["config"].as<std::string>(), settings);
+    apply_setting_flags(given, settings);  // --catalog
+    if (settings.catalog_conninfo.empty())
+        throw StartupError(
+            "no catalog is given",
+            "Use --catalog CONNINFO, or -c FILE with conninfo in section [catalog].");
+    Request request;
+    request.catalog = settings.catalog_conninfo;
+    request.plan_only = given.count("plan") != 0;
+    request.timeouts.query = settings.catalog_timeout;
+    const auto duration = [&given](const char *flag, std::int64_t &value) {
+        const auto found = given.find(flag);
+        if (found == given.end()) return;
+        const auto parsed = parse_duration(found->second.as<std::string>());
+        constexpr std::int64_t longest = 7 * 24 * 3'600'000;
+        if (!parsed || *parsed < 1 || *parsed > longest)
+            throw StartupError(std::string("option \"--") + flag +
+                               "\" must be a duration from 1ms to 7d, not \"" +
+                               found->second.as<std::string>() + "\"");
+        value = *parsed;
+    };
+    duration("timeout", request.timeouts.query);
+    duration("lock-timeout", request.timeouts.lock);
+    duration("scan-timeout", request.timeouts.scan);
+    return request;
+}
+
+void tell(const char *label, const Finding &finding) {
+    std::cerr << label << ":  " << finding.message << '\n';
+    if (!finding.detail.empty()) std::cerr << "DETAIL:  " << finding.detail << '\n';
+    if (!finding.hint.empty()) std::cerr << "HINT:  " << finding.hint << '\n';
+}
+
+std::string count_of(std::size_t number, const std::string &what) {
+    return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
+
+/// One run of the command, from connecting to the last word.
+class Apply {
+  public:
+    explicit Apply(const Request &request)
+        : request_(request), catalog_(request.catalog, !request.plan_only, request.timeouts),
+          desired_(catalog_.read()) {}
+
+    int run() {
+        std::vector<Finding> problems = check();
+        for (const Finding &warning : check_leftovers(desired_, states_))
+            tell("WARNING", warning);
+        if (!problems.empty()) {
+            for (const Finding &problem : problems)
+                tell("ERROR", problem);
+            std::cerr << "interlock apply: refused, nothing was changed ("
+                      << count_of(problems.size(), "problem") << ")\n";
+            return 1;
+        }
+        const std::vector<Action> plan =
+            make_plan(desired_, states_, changes_, catalog_.declarations_changed());
+        if (plan.empty()) {
+            std::cout << "nothing to do: " << matching(desired_.version) << std::endl;
+            return 0;
+        }
+        print(plan);
+        return request_.plan_only ? 0 : carry_out(plan);
+    }
+
+  private:
+    /// Reads every shard and judges. Whatever is checked on the shards is checked in transactions
+    /// that are rolled back here.
+    std::vector<Finding> check() {
+        for (std::size_t s = 0; s < desired_.shards.size(); ++s) {
+            shards_.push_back(std::make_unique<ShardSession>(desired_, s, request_.timeouts));
+            states_.push_back(shards_.back()->read());
+        }
+        std::vector<Finding> problems = check_shards(desired_, states_);
+        // Who owns what can be told only if all the shards are there and are the right ones.
+        const bool sound =
+            std::all_of(states_.begin(), states_.end(),
+                        [](const auto &state) { return state.known && state.findings.empty(); }) &&
+            identities_match();
+        if (sound) {
+            const std::size_t before = problems.size();
+            for (std::size_t k = 0; k < desired_.keyspaces.size(); ++k)
+                changes_.push_back(check_ownership(desired_, k, states_, problems));
+            if (problems.size() == before)
+                for (std::size_t s = 0; s < shards_.size(); ++s)
+                    shards_[s]->check_rows(states_[s], changes_, problems);
+        }
+        for (const auto &shard : shards_)
+            shard->end_checks();
+        return problems;
+    }
+
+    bool identities_match() const {
+        for (std::size_t s = 0; s < states_.size(); ++s)
+            if (states_[s].has_identity && (states_[s].cluster_id != desired_.cluster_id ||
+                                            states_[s].shard_name != desired_.shards[s].name))
+                return false;
+        return true;
+    }
+
+    void print(const std::vector<Action> &plan) const {
+        std::cout << (request_.plan_only ? "would do" : "plan") << " for cluster "
+                  << desired_.cluster_name << ":\n";
+        const int width = static_cast<int>(std::to_string(plan.size()).size());
+        for (std::size_t i = 0; i < plan.size(); ++i) {
+            std::cout.width(width + 2);
+            std::cout << i + 1 << ". " << plan[i].text << '\n';
+        }
+        std::cout << std::flush;
+    }
+
+    int carry_out(const std::vector<Action> &plan) {
+        std::int32_t version = desired_.version;
+        for (std::size_t i = 0; i < plan.size(); ++i) {
+            const Action &action = plan[i];
+            try {
+                if (action.shard != no_shard)
+                    shards_[static_cast<std::size_t>(action.shard)]->carry_out(action);
+                else if (action.kind == ActionKind::record_columns)
+                    record_columns(action);
+                else
+                    catalog_.publish(version = action.version);
+                if (i + 1 == plan.size()) catalog_.commit();
+            } catch (const ControlError &error) {
+                return failed(plan, i, error);
+            }
+            std::cout << "done " << i + 1 << '/' << plan.size() << std::endl;
+        }
+        std::cout << "applied: " << matching(version) << std::endl;
+        return 0;
+    }
+
+    void record_columns(const Action &action) {
+        catalog_.record_columns(desired_.tables[action.table].id,
+                                columns_to_record(desired_, states_)[action.table]);
+    }
+
+    int failed(const std::vector<Action> &plan, std::size_t step, const ControlError &error) {
+        const Action &action = plan[step];
+        std::string detail = error.detail;
+        if (error.sqlstate == "55P03" && action.shard != no_shard) {
+            const std::string holders =
+                shards_[static_cast<std::size_t>(action.shard)]->lock_holders(action);
+            detail += (detail.empty() || holders.empty() ? "" : " ") + holders;
+        }
+        tell("ERROR",
+             {"step " + std::to_string(step + 1) + " failed: " + action.text + ": " + error.what(),
+              detail, error.hint});
+        std::cerr << "interlock apply: stopped after "
+                  << (step == 0 ? "no step" : count_of(step, "step")) << " of " << plan.size()
+                  << "; running it again goes on from there\n";
+        return 1;
+    }
+
+    std::string matching(std::int32_t version) const {
+        const bool one = desired_.shards.size() == 1;
+        return count_of(desired_.shards.size(), "shard") + (one ? " matches" : " match") +
+               " route version " + std::to_string(version);
+    }
+
+    const Request &request_;
+    CatalogSession catalog_;
+    DesiredState desired_;
+    std::vector<std::unique_ptr<ShardSession>> shards_;
+    std::vector<ShardState> states_;
+    std::vector<OwnershipChange> changes_;
+};
+
+}  // namespace
+
+int run_apply(const std::vector<std::string> &args) {
+    const Request request = parse_request(args);
+    try {
+        return Apply(request).run();
+    } catch (const Refusal &refusal) {
+        tell("ERROR", refusal.finding);
+    } catch (const ControlError &error) {
+        tell("ERROR", {std::string("catalog: ") + error.what(), error.detail, error.hint});
+    }
+    std::cerr << "interlock apply: refused, nothing was changed\n";
+    return 1;
+}
+
+std::string apply_help() {
+    std::ostringstream out;
+    out << "Usage: interlock apply [--plan] [-c FILE] --catalog CONNINFO [OPTION]...\n"
+           "\n"
+           "Makes the shards match the catalog: their identity, keyspaces, guards of the declared\n"
+           "tables, and the buckets each owns; then publishes the staged map as the next route\n"
+           "version. Everything is checked first; if anything stands in the way, all of it is "
+           "told\n"
+           "and nothing is changed. A run that was interrupted is finished by another.\n"
+           "\n"
+           "A bucket changes its shard only while it is empty. Nothing is ever deleted.\n"
+           "\n"
+           "The shards are connected to by their connection strings in the catalog and what libpq\n"
+           "adds to them (PGUSER, the password file, ...), as the extension's owner or a "
+           "superuser.\n"
+           "\n"
+        << apply_flags()
+        << "\n"
+           "  DURATION  a whole number and us, ms, s, min, h or d; without a unit, milliseconds\n"
+           "\n"
+           "Exit status: 0 done, nothing to do, or planned (--plan; also if there is something to\n"
+           "do), 1 refused or failed, 2 the command line or the configuration file is wrong.\n";
+    return out.str();
+}
+
+}  // namespace interlock

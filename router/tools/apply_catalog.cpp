@@ -1,0 +1,222 @@
+#include "tools/apply_catalog.h"
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+namespace interlock {
+
+namespace {
+
+// The advisory lock of `interlock apply` in the catalog database: the letters "interloc".
+constexpr std::int64_t apply_lock = 0x696E7465726C6F63;
+
+// A run that was killed leaves its lock until its server process has noticed.
+constexpr int lock_attempts = 20;
+constexpr std::chrono::milliseconds lock_pause{100};
+
+std::map<std::int32_t, std::size_t> positions(const auto &things) {
+    std::map<std::int32_t, std::size_t> result;
+    for (std::size_t i = 0; i < things.size(); ++i)
+        result.emplace(things[i].id, i);
+    return result;
+}
+
+}  // namespace
+
+CatalogSession::CatalogSession(const std::string &conninfo, bool exclusive,
+                               const ApplyTimeouts &timeouts)
+    : connection_(conninfo, "interlock apply", timeouts.query),
+      transaction_(connection_,
+                   exclusive ? "READ WRITE" : "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+      timeouts_(timeouts) {
+    require_catalog();
+    if (exclusive) keep_others_out();
+}
+
+void CatalogSession::require_catalog() {
+    const Rows extension =
+        connection_.query("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = $1",
+                          {Param::of_name("interlock")});
+    if (extension.empty())
+        throw Refusal({"the catalog database does not have the extension interlock",
+                       {},
+                       "As a superuser, run in it: CREATE EXTENSION interlock;"});
+    if (extension.view(0, 0) != INTERLOCK_VERSION)
+        throw Refusal({"the catalog has version " + extension.text(0, 0) +
+                           " of the extension, and this program is version " INTERLOCK_VERSION,
+                       {},
+                       "Update the older of the two; for the extension: ALTER EXTENSION interlock "
+                       "UPDATE;"});
+}
+
+void CatalogSession::keep_others_out() {
+    for (int attempt = 1; !connection_
+                               .query("SELECT pg_catalog.pg_try_advisory_xact_lock($1)",
+                                      {Param::of_int8(apply_lock)})
+                               .boolean(0, 0);
+         ++attempt) {
+        if (attempt == lock_attempts)
+            throw Refusal({"another \"interlock apply\" is running on this catalog", holder(),
+                           "Wait until it has ended."});
+        std::this_thread::sleep_for(lock_pause);
+    }
+    // Nobody may edit or publish while the shards are made to match what was read. The cluster's
+    // row comes first, as for publish().
+    connection_.query("SELECT pg_catalog.set_config('lock_timeout', $1, true)",
+                      {Param::of_text(std::to_string(timeouts_.lock))});
+    try {
+        const std::int64_t enough = timeouts_.lock + timeouts_.query;
+        connection_.query_within(enough, "LOCK TABLE interlock.cluster IN EXCLUSIVE MODE");
+        connection_.query_within(
+            enough, "LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, "
+                    "interlock.assignment, interlock.table_column IN SHARE ROW EXCLUSIVE MODE");
+    } catch (const ControlError &error) {
+        if (error.sqlstate != "55P03") throw;
+        throw Refusal({"the catalog is being edited by another transaction", error.what(),
+                       "Wait until it has ended, or give --lock-timeout."});
+    }
+}
+
+std::string CatalogSession::holder() {
+    const Rows rows = connection_.query(
+        "SELECT pg_catalog.concat('It is served by backend ', a.pid, ' for user ', a.usename, ', "
+        "', "
+        "  COALESCE('client ' || pg_catalog.host(a.client_addr), 'on a local socket'), "
+        "  ', since ', pg_catalog.date_trunc('second', a.xact_start), '.') "
+        "FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "
+        "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+        "  AND l.database = (SELECT oid FROM pg_catalog.pg_database "
+        "                    WHERE datname = pg_catalog.current_database()) "
+        "  AND l.classid = $1 AND l.objid = $2",
+        {Param::of_oid(static_cast<std::uint32_t>(apply_lock >> 32)),
+         Param::of_oid(static_cast<std::uint32_t>(apply_lock & 0xFFFFFFFF))});
+    return rows.empty() ? "It has just ended." : rows.text(0, 0);
+}
+
+DesiredState CatalogSession::read() {
+    DesiredState desired;
+    const Rows cluster = connection_.query("SELECT id, name, route_version FROM interlock.cluster");
+    if (cluster.empty())
+        throw Refusal({"the catalog does not define a cluster",
+                       {},
+                       "Define one with interlock.create_cluster(), add_shard(), "
+                       "create_keyspace(), declare_table() and assign()."});
+    desired.cluster_id = cluster.text(0, 0);
+    desired.cluster_name = cluster.text(0, 1);
+    desired.version = cluster.int32(0, 2);
+
+    const Rows shards =
+        connection_.query("SELECT id, name, conninfo FROM interlock.shard ORDER BY name");
+    for (int row = 0; row < shards.size(); ++row)
+        desired.shards.push_back({shards.int32(row, 0), shards.text(row, 1), shards.text(row, 2)});
+    if (desired.shards.empty())
+        throw Refusal(
+            {"the catalog does not define any shard", {}, "Add them with interlock.add_shard()."});
+
+    const Rows keyspaces = connection_.query(
+        "SELECT id, name, key_type, hash, buckets FROM interlock.keyspace ORDER BY name");
+    for (int row = 0; row < keyspaces.size(); ++row) {
+        DesiredKeyspace keyspace{keyspaces.int32(row, 0),
+                                 keyspaces.text(row, 1),
+                                 keyspaces.text(row, 2),
+                                 keyspaces.text(row, 3),
+                                 keyspaces.int32(row, 4),
+                                 {},
+                                 {},
+                                 {}};
+        const auto buckets = static_cast<std::size_t>(keyspace.buckets);
+        keyspace.staged.assign(buckets, no_shard);
+        keyspace.published.assign(buckets, no_shard);
+        desired.keyspaces.push_back(std::move(keyspace));
+    }
+    if (desired.keyspaces.empty())
+        throw Refusal({"the catalog does not define any keyspace",
+                       {},
+                       "Create one with interlock.create_keyspace()."});
+
+    const auto shard_at = positions(desired.shards);
+    const auto keyspace_at = positions(desired.keyspaces);
+    const auto read_map = [&](const char *sql, auto &&take) {
+        const Rows rows = connection_.query(sql);
+        for (int row = 0; row < rows.size(); ++row)
+            take(desired.keyspaces[keyspace_at.at(rows.int32(row, 0))], rows.int32(row, 1),
+                 static_cast<std::int32_t>(shard_at.at(rows.int32(row, 2))));
+    };
+    read_map("SELECT keyspace, bucket, shard FROM interlock.assignment ORDER BY keyspace, bucket",
+             [](DesiredKeyspace &keyspace, std::int32_t bucket, std::int32_t shard) {
+                 if (bucket < keyspace.buckets)
+                     keyspace.staged[static_cast<std::size_t>(bucket)] = shard;
+                 else
+                     keyspace.beyond.push_back(bucket);
+             });
+    read_map("SELECT keyspace, bucket, shard FROM interlock.route WHERE valid_to IS NULL",
+             [](DesiredKeyspace &keyspace, std::int32_t bucket, std::int32_t shard) {
+                 if (bucket < keyspace.buckets)
+                     keyspace.published[static_cast<std::size_t>(bucket)] = shard;
+             });
+
+    const Rows tables = connection_.query(
+        "SELECT id, pg_catalog.quote_ident(schema_name) || '.' || "
+        "pg_catalog.quote_ident(table_name), "
+        "  keyspace, key_column, pg_catalog.quote_ident(key_column), version_column "
+        "FROM interlock.sharded_table ORDER BY schema_name, table_name");
+    for (int row = 0; row < tables.size(); ++row)
+        desired.tables.push_back({tables.int32(row, 0),
+                                  tables.text(row, 1),
+                                  keyspace_at.at(tables.int32(row, 2)),
+                                  tables.text(row, 3),
+                                  tables.text(row, 4),
+                                  tables.text(row, 5),
+                                  {}});
+    const auto table_at = positions(desired.tables);
+    const Rows columns = connection_.query(
+        "SELECT table_id, name, type_name, type_oid, not_null FROM interlock.table_column "
+        "ORDER BY table_id, ordinal");
+    for (int row = 0; row < columns.size(); ++row)
+        desired.tables[table_at.at(columns.int32(row, 0))].recorded.push_back(
+            {columns.text(row, 1), columns.text(row, 2), columns.oid(row, 3),
+             columns.boolean(row, 4)});
+    return desired;
+}
+
+bool CatalogSession::declarations_changed() {
+    return connection_.query("SELECT interlock.declarations_changed()").boolean(0, 0);
+}
+
+void CatalogSession::record_columns(std::int32_t table_id, const std::vector<ColumnInfo> &columns) {
+    std::vector<std::string> names, types;
+    std::vector<std::uint32_t> oids;
+    std::vector<bool> not_null;
+    for (const ColumnInfo &column : columns) {
+        names.push_back(column.name);
+        types.push_back(column.type_name);
+        oids.push_back(column.type_oid);
+        not_null.push_back(column.not_null);
+    }
+    connection_.query("DELETE FROM interlock.table_column WHERE table_id = $1",
+                      {Param::of_int4(table_id)});
+    connection_.query(
+        "INSERT INTO interlock.table_column (table_id, ordinal, name, type_oid, type_name, "
+        "not_null) "
+        "SELECT $1, c.ordinal, c.name, c.type_oid, c.type_name, c.not_null "
+        "FROM ROWS FROM (pg_catalog.unnest($2), pg_catalog.unnest($3), pg_catalog.unnest($4), "
+        "  pg_catalog.unnest($5)) WITH ORDINALITY "
+        "  AS c(name, type_oid, type_name, not_null, ordinal)",
+        {Param::of_int4(table_id), Param::of_text_array(names), Param::of_oid_array(oids),
+         Param::of_text_array(types), Param::of_bool_array(not_null)});
+}
+
+void CatalogSession::publish(std::int32_t version) {
+    // 65,536 buckets of each keyspace may change hands in it.
+    const Rows published = connection_.query_within(
+        timeouts_.scan,
+        "SELECT interlock.publish(note => $1, expected_version => $2, allow_owner_change => true)",
+        {Param::of_text("interlock apply"), Param::of_int4(version)});
+    if (published.int32(0, 0) != version)
+        throw ControlError("55000", "route version " + published.text(0, 0) +
+                                        " was published where " + std::to_string(version) +
+                                        " was expected");
+}
+
+}  // namespace interlock

@@ -1,0 +1,45 @@
+// The catalog as `interlock apply` sees it: reading what is wanted, keeping others out meanwhile,
+// recording columns and publishing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/control.h"
+#include "tools/apply_model.h"
+
+namespace interlock {
+
+/// A connection to the catalog with one transaction, which lasts until commit() or destruction.
+class CatalogSession {
+  public:
+    /// Connects, begins, and makes sure that there is a catalog of our version. `exclusive`: also
+    /// keeps out other applies, edits and publications until the end; otherwise the transaction is
+    /// read-only, on one snapshot. Throws Refusal or ControlError.
+    CatalogSession(const std::string &conninfo, bool exclusive, const ApplyTimeouts &timeouts);
+
+    /// Throws Refusal if the catalog is not complete enough to be applied.
+    DesiredState read();
+
+    /// Whether a publication now would make a new version although the map is the same.
+    bool declarations_changed();
+
+    /// Replaces the recorded columns of a table.
+    void record_columns(std::int32_t table_id, const std::vector<ColumnInfo> &columns);
+
+    /// Publishes exactly `version`.
+    void publish(std::int32_t version);
+
+    void commit() { transaction_.commit(); }
+
+  private:
+    void require_catalog();
+    void keep_others_out();
+    std::string holder();
+
+    ControlConnection connection_;
+    ControlTransaction transaction_;
+    ApplyTimeouts timeouts_;
+};
+
+}  // namespace interlock

@@ -1,0 +1,164 @@
+// What `interlock apply` compares: the state the catalog wants, and the state each shard is in.
+//
+// Plain data. Read by apply_catalog and apply_shard, judged by apply_plan (which is pure), carried
+// out by apply_run.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace interlock {
+
+/// Something to tell the user: a reason to refuse, or a warning.
+struct Finding {
+    std::string message;
+    std::string detail;
+    std::string hint;
+};
+
+/// `interlock apply` cannot go on, for the one reason given.
+class Refusal : public std::runtime_error {
+  public:
+    explicit Refusal(Finding reason)
+        : std::runtime_error(reason.message), finding(std::move(reason)) {}
+    Finding finding;
+};
+
+/// How long `interlock apply` waits for what, in milliseconds.
+struct ApplyTimeouts {
+    std::int64_t query = 5000;      ///< connecting, or a query that reads little
+    std::int64_t lock = 5000;       ///< a lock on a table
+    std::int64_t scan = 3'600'000;  ///< a step that may read whole tables
+};
+
+struct ColumnInfo {
+    std::string name;
+    std::string type_name;       ///< as declared, schema-qualified unless built in
+    std::uint32_t type_oid = 0;  ///< the base type of a domain
+    bool not_null = false;
+};
+
+inline constexpr std::int32_t no_shard = -1;
+
+struct DesiredShard {
+    std::int32_t id = 0;
+    std::string name;
+    std::string conninfo;  ///< may hold secrets: never printed
+};
+
+struct DesiredKeyspace {
+    std::int32_t id = 0;
+    std::string name, key_type, hash;
+    std::int32_t buckets = 0;
+    // By bucket, positions in DesiredState::shards or no_shard.
+    std::vector<std::int32_t> staged;
+    std::vector<std::int32_t> published;
+    std::vector<std::int32_t> beyond;  ///< staged buckets that the keyspace does not have
+};
+
+struct DesiredTable {
+    std::int32_t id = 0;
+    std::string name;      ///< schema-qualified, quoted where PostgreSQL needs it
+    std::size_t keyspace;  ///< position in DesiredState::keyspaces
+    std::string key_column;
+    std::string key_sql;         ///< key_column, quoted where PostgreSQL needs it
+    std::string version_column;  ///< empty: none
+    std::vector<ColumnInfo> recorded;
+};
+
+/// The catalog, of one snapshot.
+struct DesiredState {
+    std::string cluster_id, cluster_name;
+    std::int32_t version = 0;  ///< the current route version; 0: nothing published yet
+    std::vector<DesiredShard> shards;
+    std::vector<DesiredKeyspace> keyspaces;
+    std::vector<DesiredTable> tables;
+};
+
+enum class BucketOwnership : std::uint8_t { owned, fenced, moved, importing };
+
+/// A row of bucket_state. A bucket without a row is not the shard's.
+struct BucketRow {
+    std::int32_t bucket = 0;
+    BucketOwnership state = BucketOwnership::owned;
+    std::int32_t version = 0;
+    std::string peer;
+};
+
+struct TableState {
+    bool exists = false;
+    bool ordinary = false;  ///< an ordinary or partitioned table
+    bool may_alter = false;
+    std::vector<ColumnInfo> columns;
+
+    bool key_found = false;
+    bool key_generated = false;
+    bool key_nondeterministic = false;
+
+    bool guarded = false;
+    bool guard_incomplete = false;  ///< shard_table() can mend it
+    std::string guarded_keyspace, guarded_key;
+    std::vector<std::string> guard_problems;  ///< those it cannot mend: "relation: problem"
+
+    /// It is a partition or child of a table that is declared or guarded, and guarded with that
+    /// one.
+    bool has_ancestor = false;
+    std::string ancestor, ancestor_keyspace, ancestor_key;
+    bool has_foreign_child = false;
+};
+
+struct LocalKeyspace {
+    bool known = false;
+    std::string key_type, hash;
+    std::int32_t buckets = 0;
+    std::vector<BucketRow> rows;
+};
+
+struct ShardState {
+    /// False if the state could not be read; `findings` says why.
+    bool known = false;
+    std::vector<Finding> findings;  ///< reasons to refuse, met while connecting and reading
+
+    std::string instance;  ///< tells one running database from another
+    std::string encoding;
+    bool has_extension = false;  ///< if not, it can be created
+
+    bool has_identity = false;
+    std::string cluster_id, shard_name;
+    std::int32_t floor = 0;
+    bool restored = false;
+
+    std::vector<LocalKeyspace> keyspaces;      ///< as DesiredState::keyspaces
+    std::vector<TableState> tables;            ///< as DesiredState::tables
+    std::vector<std::string> other_tables;     ///< guarded but not declared
+    std::vector<std::string> other_keyspaces;  ///< known here but not to the catalog
+};
+
+enum class ActionKind : std::uint8_t {
+    create_extension,
+    set_identity,
+    define_keyspace,
+    accept_buckets,
+    guard_table,
+    record_columns,
+    release_buckets,
+    publish,
+};
+
+/// One step of the plan; each is a transaction of its own on its shard. Those of the catalog are
+/// one transaction together, which is committed last.
+struct Action {
+    ActionKind kind = ActionKind::publish;
+    std::int32_t shard = no_shard;  ///< no_shard: the catalog
+    std::size_t keyspace = 0;
+    std::size_t table = 0;
+    std::vector<std::int32_t> buckets;
+    std::int32_t to_shard = no_shard;
+    std::int32_t version = 0;
+    std::string text;  ///< what a person reads
+};
+
+}  // namespace interlock

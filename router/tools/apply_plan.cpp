@@ -1,0 +1,178 @@
+// The steps of `interlock apply`, in their order.
+#include "tools/apply_plan.h"
+
+#include <algorithm>
+
+#include "route/route_table.h"
+#include "tools/bucket_set.h"
+
+namespace interlock {
+
+namespace {
+
+bool same_column(const ColumnInfo &a, const ColumnInfo &b) {
+    // Types made by users have other numbers on other shards; the name tells them apart.
+    const bool same_type = a.type_oid == b.type_oid ||
+                           (a.type_oid >= oid::first_user && b.type_oid >= oid::first_user);
+    return a.name == b.name && a.type_name == b.type_name && same_type && a.not_null == b.not_null;
+}
+
+bool same_columns(const std::vector<ColumnInfo> &a, const std::vector<ColumnInfo> &b) {
+    return a.size() == b.size() && std::all_of(a.begin(), a.end(), [&b](const ColumnInfo &column) {
+               return std::any_of(b.begin(), b.end(), [&column](const ColumnInfo &other) {
+                   return same_column(column, other);
+               });
+           });
+}
+
+bool map_changed(const DesiredState &desired) {
+    return std::any_of(desired.keyspaces.begin(), desired.keyspaces.end(),
+                       [](const auto &keyspace) { return keyspace.staged != keyspace.published; });
+}
+
+class Planner {
+  public:
+    Planner(const DesiredState &desired, const std::vector<ShardState> &shards)
+        : desired_(desired), shards_(shards) {}
+
+    std::vector<Action> plan(const std::vector<OwnershipChange> &changes,
+                             bool declarations_changed) {
+        const auto columns = columns_to_record(desired_, shards_);
+        std::vector<std::size_t> tables_to_record;
+        for (std::size_t t = 0; t < desired_.tables.size(); ++t)
+            if (!same_columns(desired_.tables[t].recorded, columns[t]))
+                tables_to_record.push_back(t);
+        const bool publishes = desired_.version == 0 || map_changed(desired_) ||
+                               declarations_changed || !tables_to_record.empty() ||
+                               floor_ahead(desired_, shards_);
+        version_ = desired_.version + (publishes ? 1 : 0);
+
+        prepare_shards();
+        for (std::size_t k = 0; k < changes.size(); ++k)
+            for (const auto &[shard, buckets] : changes[k].take)
+                take(shard, k, buckets, no_shard);
+        guard_tables();
+        for (const std::size_t t : tables_to_record) {
+            Action &action = add(ActionKind::record_columns, no_shard,
+                                 "record the " + count_of(columns[t].size(), "column") +
+                                     " of table " + desired_.tables[t].name);
+            action.table = t;
+        }
+        for (std::size_t k = 0; k < changes.size(); ++k)
+            for (const auto &[shards, buckets] : changes[k].move) {
+                release(shards.first, shards.second, k, buckets);
+                take(shards.second, k, buckets, shards.first);
+            }
+        if (publishes)
+            add(ActionKind::publish, no_shard, "publish route version " + std::to_string(version_));
+        return std::move(actions_);
+    }
+
+  private:
+    static std::string count_of(std::size_t number, const std::string &what) {
+        return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+    }
+
+    Action &add(ActionKind kind, std::int32_t shard, const std::string &text) {
+        Action action;
+        action.kind = kind;
+        action.shard = shard;
+        action.version = version_;
+        action.text = (shard == no_shard ? std::string("catalog") : name(shard)) + ": " + text;
+        actions_.push_back(std::move(action));
+        return actions_.back();
+    }
+
+    void prepare_shards() {
+        const std::int32_t count = static_cast<std::int32_t>(shards_.size());
+        for (std::int32_t s = 0; s < count; ++s)
+            if (!state(s).has_extension)
+                add(ActionKind::create_extension, s, "create extension interlock");
+        for (std::int32_t s = 0; s < count; ++s)
+            if (!state(s).has_identity)
+                add(ActionKind::set_identity, s,
+                    "make this database shard " + name(s) + " of cluster " + desired_.cluster_name);
+        for (std::size_t k = 0; k < desired_.keyspaces.size(); ++k)
+            for (std::int32_t s = 0; s < count; ++s) {
+                if (state(s).keyspaces[k].known) continue;
+                const DesiredKeyspace &keyspace = desired_.keyspaces[k];
+                add(ActionKind::define_keyspace, s,
+                    "define keyspace " + keyspace.name + " (" + keyspace.key_type + ", " +
+                        keyspace.hash + ", " +
+                        count_of(static_cast<std::size_t>(keyspace.buckets), "bucket") + ")")
+                    .keyspace = k;
+            }
+    }
+
+    void guard_tables() {
+        for (std::size_t t = 0; t < desired_.tables.size(); ++t)
+            for (std::size_t s = 0; s < shards_.size(); ++s) {
+                const DesiredTable &table = desired_.tables[t];
+                if (shards_[s].tables[t].guarded) continue;
+                add(ActionKind::guard_table, static_cast<std::int32_t>(s),
+                    "guard table " + table.name + " by key column " + table.key_column +
+                        ", keyspace " + desired_.keyspaces[table.keyspace].name)
+                    .table = t;
+            }
+    }
+
+    void take(std::int32_t shard, std::size_t keyspace, const std::vector<std::int32_t> &buckets,
+              std::int32_t from) {
+        Action &action =
+            add(ActionKind::accept_buckets, shard,
+                "take " + buckets_phrase(buckets) + " of keyspace " +
+                    desired_.keyspaces[keyspace].name +
+                    (from == no_shard ? std::string() : ", given up by " + name(from)));
+        action.keyspace = keyspace;
+        action.buckets = buckets;
+    }
+
+    void release(std::int32_t from, std::int32_t to, std::size_t keyspace,
+                 const std::vector<std::int32_t> &buckets) {
+        Action &action = add(ActionKind::release_buckets, from,
+                             "give up empty " + buckets_phrase(buckets) + " of keyspace " +
+                                 desired_.keyspaces[keyspace].name + " to " + name(to));
+        action.keyspace = keyspace;
+        action.buckets = buckets;
+        action.to_shard = to;
+    }
+
+    const ShardState &state(std::int32_t shard) const {
+        return shards_[static_cast<std::size_t>(shard)];
+    }
+    const std::string &name(std::int32_t shard) const {
+        return desired_.shards[static_cast<std::size_t>(shard)].name;
+    }
+
+    const DesiredState &desired_;
+    const std::vector<ShardState> &shards_;
+    std::int32_t version_ = 0;
+    std::vector<Action> actions_;
+};
+
+}  // namespace
+
+std::vector<std::vector<ColumnInfo>> columns_to_record(const DesiredState &desired,
+                                                       const std::vector<ShardState> &shards) {
+    std::vector<std::vector<ColumnInfo>> all;
+    for (std::size_t t = 0; t < desired.tables.size(); ++t) {
+        std::vector<ColumnInfo> columns =
+            shards.empty() ? desired.tables[t].recorded : shards.front().tables[t].columns;
+        // NOT NULL only if it holds everywhere.
+        for (ColumnInfo &column : columns)
+            for (const ShardState &shard : shards)
+                for (const ColumnInfo &other : shard.tables[t].columns)
+                    if (other.name == column.name && !other.not_null) column.not_null = false;
+        all.push_back(same_columns(desired.tables[t].recorded, columns) ? desired.tables[t].recorded
+                                                                        : std::move(columns));
+    }
+    return all;
+}
+
+std::vector<Action> make_plan(const DesiredState &desired, const std::vector<ShardState> &shards,
+                              const std::vector<OwnershipChange> &changes,
+                              bool declarations_changed) {
+    return Planner(desired, shards).plan(changes, declarations_changed);
+}
+
+}  // namespace interlock
