@@ -106,8 +106,8 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
         }
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const std::uint16_t column = statement.parameters[i];
-        if (column == table.key_column || !parameters[i]) continue;
+        const std::uint16_t column = statement.parameters[i].column;
+        if (column == table.key_column || !parameters[i] || !statement.typed_as_column(i)) continue;
         if (!spells_value(table.columns[column].type_oid, *parameters[i]))
             return wrong_value(i, table.columns[column]);
     }

@@ -124,7 +124,8 @@ class RouteTable {
 /// OIDs of PostgreSQL's built-in types that the router knows by number (pg_type.dat; fixed for ever).
 namespace oid {
 inline constexpr std::uint32_t boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
-                               varchar = 1043, uuid = 2950, oid = 26;
+                               varchar = 1043, uuid = 2950, oid = 26,
+                               float4 = 700, float8 = 701, numeric = 1700;
 /// Types from here on are made by users; their numbers differ between databases.
 inline constexpr std::uint32_t first_user = 16384;
 }  // namespace oid

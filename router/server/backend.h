@@ -74,6 +74,19 @@ class Backend {
     /// Larger results are given back at once, so that idle connections stay small.
     void shrink() { in_.clear(); }
 
+    /// Calls `callback(owner, this)` when something arrives while nobody waits for it. The callback
+    /// may destroy the backend.
+    void watch_idle(void (*callback)(void *, Backend *), void *owner) {
+        idle_callback_ = callback;
+        idle_owner_ = owner;
+        watch_.on_stray(
+            [](void *self) {
+                auto *backend = static_cast<Backend *>(self);
+                backend->idle_callback_(backend->idle_owner_, backend);
+            },
+            this);
+    }
+
     Millis idle_since = 0;
 
   private:
@@ -89,6 +102,8 @@ class Backend {
     Buffer in_;
     Buffer out_;
     std::int32_t route_version_ = 0;
+    void (*idle_callback_)(void *, Backend *) = nullptr;
+    void *idle_owner_ = nullptr;
 };
 
 }  // namespace interlock

@@ -11,15 +11,22 @@ namespace interlock::sql {
 
 enum class Kind : std::uint8_t { begin, commit, rollback, select, insert, update, remove };
 
+struct Placeholder {
+    std::uint16_t column = 0;  ///< of the table: the value is stored there, or compared with it
+    bool operand = false;      ///< of + or -, which may want another type than the column's
+};
+
 /// One shape, analysed. Points into the route table it was analysed under, which must outlive it.
 struct Statement {
     Kind kind = Kind::select;
     const Table *table = nullptr;             ///< null for transaction control
     std::string text;                         ///< what is sent to the shard, parameters as $n
-    std::vector<std::uint16_t> parameters;    ///< for each placeholder, the column whose type it has
+    std::vector<Placeholder> parameters;      ///< in the order of the text
     std::vector<std::uint16_t> keys;          ///< placeholders (from 0) that hold shard keys
 
     [[nodiscard]] bool transaction_control() const { return kind <= Kind::rollback; }
+    /// Whether the parameter's type is the column's: always, but for + and - on dates and the like.
+    [[nodiscard]] bool typed_as_column(std::size_t parameter) const;
     [[nodiscard]] bool writes() const { return kind >= Kind::insert; }
 };
 

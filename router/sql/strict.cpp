@@ -150,7 +150,8 @@ class StrictParser {
         advance();
         if (!need_symbol('=', "=")) return false;
         sql_ += table().columns[*column].sql_name + " = ";
-        if (peek().kind == TokenKind::word) {
+        const bool operand = peek().kind == TokenKind::word;
+        if (operand) {
             const auto source = find_column(peek());
             if (!source) return false;
             advance();
@@ -159,7 +160,7 @@ class StrictParser {
             advance();
             sql_ += table().columns[*source].sql_name + (plus ? " + " : " - ");
         }
-        return match_placeholder(*column);
+        return match_placeholder(*column, operand);
     }
 
     bool match_delete() {
@@ -321,12 +322,12 @@ class StrictParser {
                              key_name().c_str()));
     }
 
-    bool match_placeholder(std::uint16_t column) {
+    bool match_placeholder(std::uint16_t column, bool operand = false) {
         if (peek().kind != TokenKind::placeholder) return refuse_syntax("?");
         if (statement_.parameters.size() >= max_placeholders)
             return refuse(Code::R27, format("more than %zu parameters", max_placeholders));
         advance();
-        statement_.parameters.push_back(column);
+        statement_.parameters.push_back({column, operand});
         sql_ += "$" + std::to_string(statement_.parameters.size());
         return true;
     }

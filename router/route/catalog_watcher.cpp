@@ -1,0 +1,182 @@
+#include "route/catalog_watcher.h"
+
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/control.h"
+
+#include <cerrno>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <system_error>
+
+namespace interlock {
+
+namespace {
+
+// A rejected version is read again now and then: its rows may have been mended in place.
+constexpr std::int64_t rejected_retry = 2000;
+constexpr std::int64_t reconnect_first = 100;
+constexpr std::int64_t reconnect_cap = 2000;
+
+}  // namespace
+
+CatalogRows read_catalog(ControlConnection &catalog) {
+    CatalogRows rows;
+    const Rows cluster = catalog.query("SELECT id::text, route_version FROM interlock.cluster");
+    if (cluster.empty()) return rows;
+    rows.cluster_id = cluster.text(0, 0);
+    rows.version = cluster.int32(0, 1);
+
+    const Rows shards = catalog.query("SELECT id, name, conninfo FROM interlock.shard ORDER BY id");
+    for (int i = 0; i < shards.size(); ++i)
+        rows.shards.push_back({shards.int32(i, 0), shards.text(i, 1), shards.text(i, 2)});
+
+    const Rows keyspaces = catalog.query(
+        "SELECT id, name, key_type, hash, buckets FROM interlock.keyspace ORDER BY id");
+    for (int i = 0; i < keyspaces.size(); ++i)
+        rows.keyspaces.push_back({keyspaces.int32(i, 0), keyspaces.text(i, 1), keyspaces.text(i, 2),
+                                  keyspaces.text(i, 3), keyspaces.int32(i, 4)});
+
+    const Rows tables = catalog.query(
+        "SELECT id, schema_name, table_name, "
+        "pg_catalog.quote_ident(schema_name) || '.' || pg_catalog.quote_ident(table_name), "
+        "keyspace, key_column, COALESCE(version_column, '') "
+        "FROM interlock.sharded_table ORDER BY id");
+    for (int i = 0; i < tables.size(); ++i)
+        rows.tables.push_back({tables.int32(i, 0), tables.text(i, 1), tables.text(i, 2),
+                               tables.text(i, 3), tables.int32(i, 4), tables.text(i, 5),
+                               tables.text(i, 6)});
+
+    const Rows columns = catalog.query(
+        "SELECT table_id, name, pg_catalog.quote_ident(name), type_oid "
+        "FROM interlock.table_column ORDER BY table_id, ordinal");
+    for (int i = 0; i < columns.size(); ++i)
+        rows.columns.push_back(
+            {columns.int32(i, 0), columns.text(i, 1), columns.text(i, 2), columns.oid(i, 3)});
+
+    const Rows routes = catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
+                                      "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
+                                      {Param::of_int4(rows.version)});
+    rows.routes.reserve(static_cast<std::size_t>(routes.size()));
+    for (int i = 0; i < routes.size(); ++i)
+        rows.routes.push_back({routes.int32(i, 0), routes.int32(i, 1), routes.int32(i, 2)});
+    return rows;
+}
+
+CatalogWatcher::CatalogWatcher(std::string conninfo, std::int64_t poll_interval,
+                               std::int64_t timeout, CatalogEvents events)
+    : conninfo_(std::move(conninfo)), poll_interval_(poll_interval), timeout_(timeout),
+      events_(std::move(events)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_.valid())
+        throw std::system_error(errno, std::generic_category(), "could not create an event");
+    thread_ = std::thread([this] { run(); });
+}
+
+CatalogWatcher::~CatalogWatcher() {
+    stopping_ = true;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+    thread_.join();
+}
+
+void CatalogWatcher::set_intervals(std::int64_t poll_interval, std::int64_t timeout) {
+    poll_interval_ = poll_interval;
+    timeout_ = timeout;
+}
+
+void CatalogWatcher::pause(std::int64_t milliseconds) {
+    pollfd fd{wake_.get(), POLLIN, 0};
+    (void)::poll(&fd, 1, static_cast<int>(milliseconds));
+}
+
+void CatalogWatcher::report(bool reachable, const std::string &error) {
+    if (reachable_ == static_cast<int>(reachable)) return;
+    reachable_ = static_cast<int>(reachable);
+    if (reachable) log_info("catalog: connected");
+    else
+        log_warning("catalog: not reachable, route version %d stays in force: %s", current_version_,
+                    error.c_str());
+    events_.reachable(reachable, error);
+}
+
+void CatalogWatcher::reject(std::int32_t version, const std::string &why) {
+    next_full_look_ = Loop::clock() + rejected_retry;
+    if (version == rejected_version_ && why == rejected_why_) return;
+    rejected_version_ = version;
+    rejected_why_ = why;
+    log_warning("route version %d rejected, version %d stays in force: %s", version,
+                current_version_, why.c_str());
+    events_.rejected(version, why);
+}
+
+void CatalogWatcher::run() {
+    std::int64_t delay = reconnect_first;
+    while (!stopping_) {
+        try {
+            const std::int64_t began = Loop::clock();
+            try {
+                watch_one_connection();
+            } catch (...) {
+                if (Loop::clock() - began > 10000) delay = reconnect_first;
+                throw;
+            }
+        } catch (const ControlError &error) {
+            std::string text = error.what();
+            if (!error.detail.empty()) text += "; DETAIL: " + error.detail;
+            report(false, text);
+            pause(delay);
+            delay = std::min(delay * 2, reconnect_cap);
+        }
+    }
+}
+
+void CatalogWatcher::watch_one_connection() {
+    ControlConnection catalog(conninfo_, "interlock catalog", timeout_);
+    catalog.execute("LISTEN interlock_route");
+    while (!stopping_) {
+        look(catalog);
+        report(true, {});
+        (void)catalog.wait_notification(poll_interval_, wake_.get());
+    }
+}
+
+void CatalogWatcher::look(ControlConnection &catalog) {
+    const Rows cluster = catalog.query_within(
+        timeout_, "SELECT id::text, route_version FROM interlock.cluster");
+    if (cluster.empty()) {
+        reject(0, "the catalog defines no cluster");
+        return;
+    }
+    const std::int32_t version = cluster.int32(0, 1);
+    if (version == current_version_ && (cluster_id_.empty() || cluster.view(0, 0) == cluster_id_))
+        return;
+    if (!cluster_id_.empty() && cluster.view(0, 0) != cluster_id_) {
+        reject(version, "the catalog is of another cluster, " + cluster.text(0, 0));
+        return;
+    }
+    if (version < current_version_) {
+        reject(version, format("it is older than version %d", current_version_));
+        return;
+    }
+    if (version == rejected_version_ && Loop::clock() < next_full_look_) return;
+
+    ControlTransaction transaction(catalog, "ISOLATION LEVEL REPEATABLE READ READ ONLY");
+    const CatalogRows rows = read_catalog(catalog);
+    transaction.commit();
+    if (rows.version <= current_version_ || (!cluster_id_.empty() && rows.cluster_id != cluster_id_))
+        return;  // changed between the two looks; the next one judges it
+    auto table = RouteTable::build(rows);
+    if (!table) {
+        reject(rows.version, table.error());
+        return;
+    }
+    current_version_ = rows.version;
+    rejected_version_ = 0;
+    rejected_why_.clear();
+    cluster_id_ = rows.cluster_id;
+    log_info("route version %d in force: %zu shards, %zu keyspaces, %zu tables", rows.version,
+             (*table)->shards.size(), (*table)->keyspaces.size(), (*table)->tables.size());
+    events_.replaced(std::move(*table));
+}
+
+}  // namespace interlock

@@ -1,0 +1,222 @@
+#include "session/line_client.h"
+
+#include "base/log.h"
+
+#include <cstring>
+
+namespace interlock {
+
+namespace {
+
+// Answers to pipelined requests are collected up to here before they are written.
+constexpr std::size_t flush_at = 64 * 1024;
+constexpr std::size_t read_step = 16 * 1024;
+
+Task<void> serve_client(Worker &worker, UniqueFd socket) {
+    LineClient client(worker, std::move(socket));
+    worker.add_client(&client);
+    co_await client.serve();
+    worker.remove_client(&client);
+}
+
+// An extra client is told why instead of being left to hang.
+Task<void> turn_away(Worker &worker, UniqueFd socket) {
+    Watch watch(worker.loop(), socket.get());
+    wire::Stream stream(socket.get(), nullptr);
+    Buffer out;
+    out.append(format("ERR code=R34 tx=I rv=%d sqlstate=53300 msg=too many clients; DETAIL: The "
+                      "limit is %zu.; HINT: Try again later.\n",
+                      worker.routes() ? worker.routes()->table->version : 0,
+                      worker.settings().max_clients));
+    // A fresh socket takes this much at once; one that does not is simply closed.
+    if (stream.write(out) != wire::StreamState::ok) log_debug("a client was turned away unheard");
+    co_return;
+}
+
+}  // namespace
+
+void accept_line_client(Worker &worker, UniqueFd socket) {
+    if (worker.client_count() >= worker.settings().max_clients)
+        spawn(turn_away(worker, std::move(socket)));
+    else
+        spawn(serve_client(worker, std::move(socket)));
+}
+
+LineClient::LineClient(Worker &worker, UniqueFd socket)
+    : worker_(worker), socket_(std::move(socket)), watch_(worker.loop(), socket_.get()),
+      stream_(socket_.get(), nullptr), session_(worker) {}
+
+Task<void> LineClient::serve() {
+    for (;;) {
+        const Next next = co_await serve_one_line();
+        if (next == Next::closed) break;
+        if (next == Next::served && out_.size() < flush_at) continue;
+        if (!out_.empty() && !co_await flush()) break;
+        if (next == Next::served) continue;
+        // Nothing complete is waiting: the moment to leave if the router is stopping.
+        if (worker_.stopping() && session_.transaction() == Transaction::none) {
+            co_await refuse(Code::R30, "the router is shutting down");
+            (void)co_await flush();
+            break;
+        }
+        if (!co_await read_more()) break;
+    }
+    co_await session_.end();
+    worker_.buffered_bytes -= charged_;
+    charged_ = 0;
+}
+
+Task<LineClient::Next> LineClient::serve_one_line() {
+    const char *begin = in_.data();
+    const std::size_t size = in_.size();
+    const void *found =
+        size > searched_ ? std::memchr(begin + searched_, '\n', size - searched_) : nullptr;
+    if (found == nullptr) {
+        if (discarding_) in_.clear();
+        searched_ = in_.size();
+        if (!discarding_ && searched_ > worker_.settings().max_line) {
+            discarding_ = true;
+            in_.clear();
+            searched_ = 0;
+            co_await refuse(Code::R02, format("the line is longer than %zu bytes",
+                                              worker_.settings().max_line));
+        }
+        co_return Next::need_more;
+    }
+    const std::size_t length = static_cast<std::size_t>(static_cast<const char *>(found) - begin);
+    searched_ = 0;
+    if (discarding_) {
+        discarding_ = false;
+    } else if (length > worker_.settings().max_line) {
+        co_await refuse(Code::R02, format("the line is longer than %zu bytes",
+                                          worker_.settings().max_line));
+    } else {
+        std::string_view line(begin, length);
+        if (line.ends_with('\r')) line.remove_suffix(1);
+        co_await answer(line);
+    }
+    in_.consume(length + 1);
+    line_began_ = worker_.loop().now();
+    co_return Next::served;
+}
+
+Task<void> LineClient::answer(std::string_view line) {
+    std::string error;
+    if (!parse_line(line, worker_.settings().max_parameters, request_, error)) {
+        co_await refuse(Code::R02, std::move(error));
+        co_return;
+    }
+    if (request_.verb == Verb::status) {
+        append_status();
+        co_return;
+    }
+    JsonRows rows(worker_.settings().max_result_bytes, worker_.buffered_bytes,
+                  worker_.settings().max_buffered_bytes);
+    const Reply reply = co_await session_.run(request_.sql, request_.parameters, rows);
+    append_reply(out_, reply, rows);
+    charge_output();
+}
+
+Task<void> LineClient::refuse(Code code, std::string message) {
+    Refusal refusal;
+    refusal.code = code;
+    refusal.message = std::move(message);
+    const Reply reply = co_await session_.refuse(std::move(refusal));
+    const JsonRows no_rows(0, worker_.buffered_bytes, 0);
+    append_reply(out_, reply, no_rows);
+    charge_output();
+}
+
+void LineClient::charge_output() {
+    worker_.buffered_bytes += out_.size();
+    worker_.buffered_bytes -= charged_;
+    charged_ = out_.size();
+}
+
+Task<bool> LineClient::read_more() {
+    for (;;) {
+        const Settings &settings = worker_.settings();
+        const Millis now = worker_.loop().now();
+        Millis deadline = never;
+        const bool mid_line = !in_.empty() || discarding_;
+        if (mid_line) deadline = deadline_after(line_began_, settings.line_timeout);
+        if (session_.transaction() != Transaction::none)
+            deadline = std::min(deadline, deadline_after(now, settings.idle_transaction_timeout));
+        const Fired fired = co_await Wait(worker_.loop(), deadline)
+                                .read(watch_)
+                                .read(session_.pinned_watch())
+                                .event(wake_);
+        if (fired.none()) {
+            if (mid_line) co_await refuse(Code::R02, "the line was not finished in time");
+            else
+                co_await refuse(Code::R36,
+                                "the transaction was idle too long; it is rolled back and the connection closed");
+            (void)co_await flush();
+            co_return false;
+        }
+        if (fired.has(1)) session_.backend_stirred();
+        if (fired.has(2)) wake_.reset();
+        if (fired.has(0)) {
+            if (!mid_line) line_began_ = worker_.loop().now();
+            switch (stream_.read(in_, read_step)) {
+            case wire::StreamState::ok: co_return true;
+            case wire::StreamState::want_read:
+            case wire::StreamState::want_write: break;
+            case wire::StreamState::closed:
+            case wire::StreamState::broken: co_return false;
+            }
+        }
+        if (fired.has(2)) co_return true;  // let serve() see that the router is stopping
+    }
+}
+
+Task<bool> LineClient::flush() {
+    const Millis deadline =
+        deadline_after(worker_.loop().now(), worker_.settings().write_timeout);
+    while (!out_.empty()) {
+        switch (stream_.write(out_)) {
+        case wire::StreamState::ok: break;
+        case wire::StreamState::want_read:
+        case wire::StreamState::want_write: {
+            const Fired fired = co_await Wait(worker_.loop(), deadline).write(watch_);
+            if (fired.none()) {
+                log_warning("a client did not take its answer in time; its connection is closed");
+                co_return false;
+            }
+            break;
+        }
+        case wire::StreamState::closed:
+        case wire::StreamState::broken: co_return false;
+        }
+        charge_output();
+    }
+    charge_output();
+    co_return true;
+}
+
+void LineClient::append_status() {
+    const auto &routes = worker_.routes();
+    const CatalogState &catalog = worker_.catalog;
+    out_.append(format("OK rv=%d rejected_rv=", routes ? routes->table->version : 0));
+    out_.append(catalog.rejected_version < 0 ? std::string("none")
+                                             : std::to_string(catalog.rejected_version));
+    if (!catalog.rejected_why.empty())
+        out_.append(" rejected_why=" + percent_encoded(catalog.rejected_why));
+    out_.append(catalog.reachable ? " catalog=up" : " catalog=down");
+    out_.append(" catalog_error=" +
+                (catalog.error.empty() ? std::string("none") : percent_encoded(catalog.error)));
+    out_.append(format(" clients=%zu buffered=%zu", worker_.client_count(), worker_.buffered_bytes));
+    if (routes) {
+        for (const auto &pool : routes->pools) {
+            const PoolCounters counters = pool->counters();
+            out_.append(format(" %s=idle:%zu,borrowed:%zu,waiting:%zu,created:%llu,destroyed:%llu",
+                               pool->shard().c_str(), counters.idle, counters.borrowed,
+                               counters.waiting, static_cast<unsigned long long>(counters.created),
+                               static_cast<unsigned long long>(counters.destroyed)));
+        }
+    }
+    out_.append('\n');
+    charge_output();
+}
+
+}  // namespace interlock

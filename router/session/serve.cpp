@@ -1,0 +1,172 @@
+#include "session/serve.h"
+
+#include "base/log.h"
+#include "route/catalog_watcher.h"
+#include "session/line_client.h"
+#include "session/listener.h"
+#include "session/worker.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+
+namespace interlock {
+
+namespace {
+
+// Files, signals and the catalog's own connection need a few descriptors beside clients and pools.
+constexpr rlim_t spare_descriptors = 64;
+
+void raise_descriptor_limit(const Settings &settings) {
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < settings.max_clients + spare_descriptors)
+        log_warning("the limit of open files is %llu, too low for line.max_clients = %zu",
+                    static_cast<unsigned long long>(limit.rlim_max), settings.max_clients);
+}
+
+class Server {
+  public:
+    Server(Settings settings, ReloadSettings reload)
+        : worker_(loop_, std::move(settings)), reload_(std::move(reload)) {}
+
+    int run() {
+        if (!start()) return 1;
+        loop_.run();
+        watcher_.reset();
+        return 0;
+    }
+
+  private:
+    bool start() {
+        sigset_t signals;
+        sigemptyset(&signals);
+        for (const int signal : {SIGTERM, SIGINT, SIGHUP})
+            sigaddset(&signals, signal);
+        // Before any thread is started, so that all of them inherit it.
+        ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+        std::signal(SIGPIPE, SIG_IGN);
+        signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+        raise_descriptor_limit(worker_.settings());
+
+        auto listener = Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
+            accept_line_client(worker_, std::move(socket));
+        });
+        if (!listener) {
+            log_error("%s", listener.error().c_str());
+            return false;
+        }
+        listener_ = std::move(*listener);
+        spawn(listener_->run());
+        spawn(handle_signals());
+        start_watcher();
+        log_info("interlock %s: line listener on %s", INTERLOCK_VERSION, listener_->address().c_str());
+        return true;
+    }
+
+    void start_watcher() {
+        CatalogEvents events;
+        events.replaced = [this](std::shared_ptr<const RouteTable> table) {
+            loop_.post([this, table = std::move(table)] { worker_.use_table(table); });
+        };
+        events.rejected = [this](std::int32_t version, std::string why) {
+            loop_.post([this, version, why = std::move(why)] {
+                worker_.catalog.rejected_version = version;
+                worker_.catalog.rejected_why = why;
+            });
+        };
+        events.reachable = [this](bool reachable, std::string error) {
+            loop_.post([this, reachable, error = std::move(error)] {
+                worker_.catalog.reachable = reachable;
+                worker_.catalog.error = error;
+            });
+        };
+        const Settings &settings = worker_.settings();
+        watcher_ = std::make_unique<CatalogWatcher>(settings.catalog_conninfo,
+                                                    settings.catalog_poll_interval,
+                                                    settings.catalog_timeout, std::move(events));
+    }
+
+    Task<void> handle_signals() {
+        Watch watch(loop_, signals_.get());
+        Millis deadline = never;
+        for (;;) {
+            const Fired fired = co_await Wait(loop_, deadline).read(watch);
+            if (fired.none()) {
+                log_warning("shutdown: %zu clients were still connected after %lld ms",
+                            worker_.client_count(),
+                            static_cast<long long>(worker_.settings().shutdown_timeout));
+                stop_now();
+            }
+            signalfd_siginfo info{};
+            while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+                if (info.ssi_signo == SIGHUP) reload_settings();
+                if (info.ssi_signo == SIGINT) {
+                    log_info("received SIGINT: stopping now");
+                    stop_now();
+                }
+                if (info.ssi_signo == SIGTERM && !worker_.stopping()) {
+                    log_info("received SIGTERM: finishing transactions in progress");
+                    deadline = deadline_after(loop_.now(), worker_.settings().shutdown_timeout);
+                    listener_->close();
+                    worker_.stop_soon([this] {
+                        log_info("shutdown: all clients are done");
+                        loop_.stop();
+                    });
+                }
+            }
+        }
+    }
+
+    // Nothing needs saving: closing the connections makes the shards roll back.
+    [[noreturn]] static void stop_now() { std::_Exit(0); }
+
+    void reload_settings() {
+        Settings fresh;
+        std::string error;
+        if (!reload_(fresh, error)) {
+            log_error("configuration not reloaded, the old settings stay: %s", error.c_str());
+            return;
+        }
+        worker_.replace_settings(std::move(fresh));
+        apply_log_level(worker_.settings());
+        watcher_->set_intervals(worker_.settings().catalog_poll_interval,
+                                worker_.settings().catalog_timeout);
+        log_info("configuration reloaded");
+    }
+
+  public:
+    static void apply_log_level(const Settings &settings) {
+        LogLevel level = LogLevel::info;
+        if (parse_log_level(settings.log_level, level)) set_log_level(level);
+    }
+
+  private:
+    Loop loop_;
+    Worker worker_;
+    ReloadSettings reload_;
+    UniqueFd signals_;
+    std::unique_ptr<Listener> listener_;
+    std::unique_ptr<CatalogWatcher> watcher_;
+};
+
+}  // namespace
+
+int serve(Settings settings, ReloadSettings reload) {
+    Server::apply_log_level(settings);
+    try {
+        // Coroutines that still wait when the loop has stopped (pools' connection attempts, the
+        // signal handler) refer to the server: it is not destroyed, the process ends.
+        auto *server = new Server(std::move(settings), std::move(reload));
+        return server->run();
+    } catch (const std::exception &error) {
+        log_error("could not start: %s", error.what());
+        return 1;
+    }
+}
+
+}  // namespace interlock

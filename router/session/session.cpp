@@ -1,0 +1,306 @@
+#include "session/session.h"
+
+#include "base/log.h"
+#include "session/outcome.h"
+#include "sql/strict.h"
+
+namespace interlock {
+
+namespace {
+
+// What it may take to roll back before the connection is closed instead.
+constexpr Millis rollback_timeout = 5000;
+
+Refusal refusal(Code code, std::string message, std::string hint = {}) {
+    Refusal made;
+    made.code = code;
+    made.message = std::move(message);
+    made.hint = std::move(hint);
+    return made;
+}
+
+void append_step(Buffer &out, std::string_view text) {
+    wire::FrameWriter(out, 'P').string("").string(text).int16(0);
+    wire::FrameWriter(out, 'B').string("").string("").int16(0).int16(0).int16(0);
+    wire::FrameWriter(out, 'E').string("").int32(0);
+}
+
+// Parse, Bind, Describe, Execute of an analysed statement: its text is ours, its values travel as
+// parameters of the columns' types, in text format.
+void append_statement(Buffer &out, const sql::Statement &statement,
+                      std::span<const Parameter> parameters) {
+    const auto count = static_cast<std::uint16_t>(parameters.size());
+    {
+        wire::FrameWriter parse(out, 'P');
+        parse.string("").string(statement.text).int16(count);
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            const std::uint32_t type =
+                statement.table->columns[statement.parameters[i].column].type_oid;
+            const bool known = type < oid::first_user && statement.typed_as_column(i);
+            parse.int32(known ? type : 0);
+        }
+    }
+    {
+        wire::FrameWriter bind(out, 'B');
+        bind.string("").string("").int16(0).int16(count);
+        for (const Parameter &value : parameters) {
+            if (!value) bind.int32(0xFFFFFFFFU);
+            else bind.int32(static_cast<std::uint32_t>(value->size())).bytes(*value);
+        }
+        bind.int16(0);
+    }
+    if (!statement.writes()) wire::FrameWriter(out, 'D').bytes("P").string("");
+    wire::FrameWriter(out, 'E').string("").int32(0);
+}
+
+}  // namespace
+
+const std::shared_ptr<const Routes> &Session::routes_in_use() const {
+    return transaction_ == Transaction::none ? worker_.routes() : snapshot_;
+}
+
+Reply Session::reply() const {
+    Reply reply;
+    const auto &routes = routes_in_use();
+    reply.route_version = routes ? routes->table->version : 0;
+    reply.transaction = transaction_;
+    return reply;
+}
+
+Task<Reply> Session::run(std::string_view text, std::span<const Parameter> parameters,
+                         RowSink &sink) {
+    const std::shared_ptr<const Routes> routes = routes_in_use();
+    if (!routes)
+        co_return co_await refuse(refusal(Code::R30, "the router has no route table yet",
+                                          "The catalog has not been reached, or nothing was published: see STATUS."));
+    auto statement = worker_.shapes().find(text, routes->table);
+    if (!statement) {
+        auto analysed = sql::analyse_strict(text, *routes->table);
+        if (!analysed) co_return co_await refuse(std::move(analysed.error()));
+        statement = std::make_shared<const sql::Statement>(std::move(*analysed));
+        // A transaction may still work under an older table; the cache holds shapes of the newest.
+        if (routes == worker_.routes()) worker_.shapes().insert(text, routes->table, statement);
+    }
+    if (statement->transaction_control() && !parameters.empty())
+        co_return co_await refuse(refusal(Code::R27, "this statement takes no parameters"));
+    switch (statement->kind) {
+    case sql::Kind::begin: co_return begin();
+    case sql::Kind::commit: co_return co_await commit();
+    case sql::Kind::rollback: co_return co_await rollback();
+    default: co_return co_await run_data(std::move(statement), parameters, sink);
+    }
+}
+
+Task<Reply> Session::refuse(Refusal refusal) {
+    Reply refused = reply();
+    co_await fail_transaction();
+    refused.transaction = transaction_;
+    refused.refusal = std::move(refusal);
+    co_return refused;
+}
+
+Reply Session::begin() {
+    Reply answer = reply();
+    if (transaction_ != Transaction::none) {
+        answer.refusal = refusal(Code::R40, "there is already a transaction in progress");
+        return answer;
+    }
+    if (worker_.stopping()) {
+        answer.refusal = refusal(Code::R30, "the router is shutting down",
+                                 "Nothing was done; connect to another router, or try again.");
+        return answer;
+    }
+    snapshot_ = worker_.routes();
+    transaction_ = Transaction::open;
+    answer.tag = "BEGIN";
+    answer.transaction = transaction_;
+    return answer;
+}
+
+void Session::leave_transaction() {
+    transaction_ = Transaction::none;
+    snapshot_.reset();
+    lost_.reset();
+}
+
+Task<Reply> Session::commit() {
+    Reply answer = reply();
+    answer.tag = "COMMIT";
+    if (transaction_ == Transaction::none) {
+        answer.no_transaction = true;
+        co_return answer;
+    }
+    if (transaction_ == Transaction::failed) {
+        if (lost_) {
+            answer.refusal = std::move(*lost_);
+            lost_.reset();
+        } else {
+            answer.refusal = refusal(Code::R13, "the transaction has failed and cannot be committed",
+                                     "Send ROLLBACK.");
+        }
+        co_return answer;
+    }
+    if (pinned_) {
+        const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
+        answer.shard = shard;
+        answer.pid = pinned_->pid();
+        wire::FrameWriter(pinned_->out(), 'Q').string("COMMIT");
+        const Answer end = co_await relay(*pinned_, 1, nullptr, worker_.settings().statement_timeout);
+        answer.refusal = judge(end, Effect::commit, false, shard);
+        const bool over = end.transaction == 'I' && !end.cancelled;
+        if (over) pinned_.release();
+        else pinned_.discard();
+        // COMMIT ends a transaction whatever it answers; if a deferred check fails, by rolling back.
+        if (!answer.refusal) answer.tag = wire::tag_name(end.tag);
+    }
+    leave_transaction();
+    answer.transaction = transaction_;
+    co_return answer;
+}
+
+Task<Reply> Session::rollback() {
+    Reply answer = reply();
+    answer.tag = "ROLLBACK";
+    answer.no_transaction = transaction_ == Transaction::none;
+    if (pinned_) {
+        answer.shard = snapshot_->table->shards[pinned_shard_].name;
+        answer.pid = pinned_->pid();
+        co_await give_back_rolled_back();
+    }
+    leave_transaction();
+    answer.transaction = transaction_;
+    co_return answer;
+}
+
+// Rolls the pinned backend back and returns it, now: no lock may outlive the transaction. One that
+// does not obey is closed, which rolls back too.
+Task<void> Session::give_back_rolled_back() {
+    if (!pinned_) co_return;
+    Lease lease = std::move(pinned_);
+    if (co_await lease->command("ROLLBACK", 'I', worker_.loop().now() + rollback_timeout))
+        lease.release();
+}
+
+Task<void> Session::fail_transaction() {
+    if (transaction_ != Transaction::open) co_return;
+    transaction_ = Transaction::failed;
+    co_await give_back_rolled_back();
+}
+
+Task<void> Session::end() {
+    co_await give_back_rolled_back();
+    leave_transaction();
+}
+
+Watch *Session::pinned_watch() { return pinned_ ? &pinned_->watch() : nullptr; }
+
+// Between two statements of a transaction a backend says nothing, unless a notice, or its end.
+void Session::backend_stirred() {
+    if (!pinned_) return;
+    bool alive = pinned_->fill_now() != Io::closed;
+    BackendError error;
+    wire::Frame frame;
+    while (pinned_->peek(64 * 1024, frame) == wire::FrameState::ready) {
+        wire::ErrorFields fields;
+        if (frame.type == 'E' && wire::parse_error(frame.body, fields)) {
+            error.sqlstate = fields.sqlstate;
+            error.message = fields.message;
+            alive = false;
+        } else if (frame.type != 'N' && frame.type != 'S' && frame.type != 'A') {
+            alive = false;
+        }
+        pinned_->pop(frame.size);
+    }
+    if (alive) return;
+    const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
+    if (!error.sqlstate.empty()) {
+        lost_ = refusal(Code::R31, error.message);
+        lost_->sqlstate = error.sqlstate;
+    } else {
+        lost_ = refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
+    }
+    lost_->detail = "The transaction was rolled back by the shard; this statement was not sent.";
+    pinned_.discard();
+    transaction_ = Transaction::failed;
+}
+
+Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
+                              std::span<const Parameter> parameters, RowSink &sink) {
+    const std::shared_ptr<const Routes> routes = routes_in_use();
+    auto planned = plan(*statement, parameters, *routes->table);
+    if (!planned) co_return co_await refuse(std::move(planned.error()));
+    const ShardIndex shard = *planned;
+    const std::string &shard_name = routes->table->shards[shard].name;
+    Reply answer = reply();
+
+    if (transaction_ == Transaction::failed) {
+        if (lost_) {
+            answer.refusal = std::move(*lost_);
+            lost_.reset();
+        } else {
+            answer.refusal = refusal(Code::R13, "the transaction has failed; its statements are ignored until ROLLBACK");
+        }
+        co_return answer;
+    }
+    const bool autocommit = transaction_ == Transaction::none;
+    if (autocommit && worker_.stopping())
+        co_return co_await refuse(refusal(Code::R30, "the router is shutting down",
+                                          "Nothing was done; connect to another router, or try again."));
+    if (pinned_ && shard != pinned_shard_) {
+        Refusal other = refusal(Code::R12, format("the transaction is on shard %s, this statement's key is on shard %s",
+                                                  routes->table->shards[pinned_shard_].name.c_str(),
+                                                  shard_name.c_str()),
+                                "A transaction stays on one shard: use one transaction for each shard.");
+        other.detail = "The transaction was rolled back.";
+        co_return co_await refuse(std::move(other));
+    }
+
+    Lease own;
+    const bool first = !pinned_;
+    if (first) {
+        auto lent = co_await routes->pools[shard]->acquire(routes->table->version);
+        if (!lent) co_return co_await refuse(std::move(lent.error()));
+        if (autocommit) {
+            own = std::move(*lent);
+        } else {
+            pinned_ = std::move(*lent);
+            pinned_shard_ = shard;
+        }
+    }
+    Lease &lease = autocommit ? own : pinned_;
+    answer.shard = shard_name;
+    answer.pid = lease->pid();
+    const bool opens = first && !autocommit;
+    if (opens) append_step(lease->out(), "BEGIN");
+    append_statement(lease->out(), *statement, parameters);
+    wire::FrameWriter(lease->out(), 'S');
+
+    const Answer end = co_await relay(*lease, opens ? 2 : 1, &sink, worker_.settings().statement_timeout);
+    answer.refusal = judge(end, statement->writes() ? Effect::write : Effect::read, autocommit, shard_name);
+    answer.tag = wire::tag_name(end.tag);
+    answer.count = wire::tag_count(end.tag);
+
+    const char expected = autocommit ? 'I' : 'T';
+    if (!answer.refusal && (end.transaction != expected || end.cancelled)) {
+        // It succeeded, but the connection cannot be used further.
+        lease.discard();
+        if (!autocommit) {
+            answer.refusal = refusal(Code::R36, "the transaction's connection had to be closed; it was rolled back");
+            transaction_ = Transaction::failed;
+        }
+    } else if (answer.refusal) {
+        const bool usable = end.end == AnswerEnd::error && !end.cancelled && !end.error.fatal;
+        if (!usable) lease.discard();
+        if (autocommit) {
+            if (usable && end.transaction == 'I') own.release();
+        } else {
+            co_await fail_transaction();
+        }
+    } else if (autocommit) {
+        own.release();
+    }
+    answer.transaction = transaction_;
+    co_return answer;
+}
+
+}  // namespace interlock

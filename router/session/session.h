@@ -1,0 +1,77 @@
+// The session: one client's transaction state, and the whole flow of a statement.
+//
+//     analyse -> plan -> (begin, pin) -> lend -> relay -> judge the outcome -> reply
+//
+// It knows nothing of how the client speaks: a listener's face parses requests, calls run() and
+// writes the reply. States and codes are those of spec "routing", "Transaction states".
+#pragma once
+
+#include "plan/plan.h"
+#include "session/relay.h"
+#include "session/worker.h"
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace interlock {
+
+enum class Transaction : char { none = 'I', open = 'T', failed = 'E' };
+
+struct Reply {
+    std::optional<Refusal> refusal;     ///< none: the statement succeeded
+    std::string tag;                    ///< "UPDATE", "BEGIN"
+    std::string shard;                  ///< empty: no backend was used
+    int pid = 0;                        ///< of the backend process; 0: none
+    std::int32_t route_version = 0;     ///< the version this statement was judged and run under
+    std::uint64_t count = 0;
+    Transaction transaction = Transaction::none;
+    bool no_transaction = false;        ///< COMMIT or ROLLBACK with nothing to end
+};
+
+class Session {
+  public:
+    explicit Session(Worker &worker) : worker_(worker) {}
+    ~Session() = default;  // a lease still held closes its connection, and the server rolls back
+    Session(const Session &) = delete;
+    Session &operator=(const Session &) = delete;
+
+    /// Carries out one statement of the `strict` profile. Rows go to `sink`.
+    [[nodiscard]] Task<Reply> run(std::string_view text, std::span<const Parameter> parameters,
+                                  RowSink &sink);
+
+    /// The client sent something that is no statement (R02): fails an open transaction.
+    [[nodiscard]] Task<Reply> refuse(Refusal refusal);
+
+    /// The client is gone: rolls back and gives the backend back.
+    [[nodiscard]] Task<void> end();
+
+    /// The pinned backend's descriptor, or null: an idle client's face waits on it too, and calls
+    /// backend_stirred() when it becomes readable.
+    [[nodiscard]] Watch *pinned_watch();
+    void backend_stirred();
+
+    [[nodiscard]] Transaction transaction() const { return transaction_; }
+
+  private:
+    [[nodiscard]] Reply reply() const;
+    [[nodiscard]] Reply begin();
+    [[nodiscard]] Task<Reply> commit();
+    [[nodiscard]] Task<Reply> rollback();
+    [[nodiscard]] Task<Reply> run_data(std::shared_ptr<const sql::Statement> statement,
+                                       std::span<const Parameter> parameters, RowSink &sink);
+    [[nodiscard]] Task<void> fail_transaction();
+    [[nodiscard]] Task<void> give_back_rolled_back();
+    void leave_transaction();
+    [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
+
+    Worker &worker_;
+    Transaction transaction_ = Transaction::none;
+    std::shared_ptr<const Routes> snapshot_;  ///< of the transaction in progress
+    Lease pinned_;
+    ShardIndex pinned_shard_ = 0;
+    std::optional<Refusal> lost_;             ///< why the pinned backend was lost, not yet told
+};
+
+}  // namespace interlock

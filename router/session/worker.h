@@ -1,0 +1,80 @@
+// What the sessions of one loop share: routes in force, pools, the shape cache, budgets, counters.
+//
+// A worker belongs to one thread and shares nothing with another.
+#pragma once
+
+#include "base/loop.h"
+#include "base/settings.h"
+#include "route/route_table.h"
+#include "server/pool.h"
+#include "sql/shape_cache.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+namespace interlock {
+
+/// A route table and the pools of its shards, by shard index. Held by each transaction that began
+/// under it.
+struct Routes {
+    std::shared_ptr<const RouteTable> table;
+    std::vector<std::shared_ptr<Pool>> pools;
+};
+
+/// A client of a listener, as the worker sees it.
+class Client {
+  public:
+    virtual ~Client() = default;
+    /// The router is stopping: end as soon as no transaction is in progress.
+    virtual void stop_soon() = 0;
+};
+
+struct CatalogState {
+    std::int32_t rejected_version = -1;  ///< -1: none since the table in force was taken
+    std::string rejected_why;
+    bool reachable = false;
+    std::string error;
+};
+
+class Worker {
+  public:
+    Worker(Loop &loop, Settings settings);
+
+    [[nodiscard]] Loop &loop() { return loop_; }
+    [[nodiscard]] const Settings &settings() const { return settings_; }
+    /// Pools and sessions read the settings at each use, so this takes effect at once.
+    void replace_settings(Settings settings) { settings_ = std::move(settings); }
+
+    /// The routes in force; null before the first table.
+    [[nodiscard]] const std::shared_ptr<const Routes> &routes() const { return routes_; }
+    /// Takes a table the watcher has accepted. Pools of shards that are unchanged live on.
+    void use_table(std::shared_ptr<const RouteTable> table);
+
+    [[nodiscard]] sql::ShapeCache &shapes() { return shapes_; }
+    CatalogState catalog;
+
+    void add_client(Client *client) { clients_.insert(client); }
+    void remove_client(Client *client);
+    [[nodiscard]] std::size_t client_count() const { return clients_.size(); }
+
+    /// Refuses new transactions and asks every client to end; `finished` is called when none is left.
+    void stop_soon(std::function<void()> finished);
+    [[nodiscard]] bool stopping() const { return stopping_; }
+
+    /// Bytes of answers built but not yet taken by clients, over all sessions.
+    std::size_t buffered_bytes = 0;
+
+  private:
+    Loop &loop_;
+    Settings settings_;
+    std::shared_ptr<const Routes> routes_;
+    sql::ShapeCache shapes_;
+    std::unordered_set<Client *> clients_;
+    bool stopping_ = false;
+    std::function<void()> finished_;
+};
+
+}  // namespace interlock
