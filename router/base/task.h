@@ -5,6 +5,13 @@
 // list a thread, because a statement runs through several of them.
 #pragma once
 
+// GCC 12 (Debian 12's) gives a coroutine that has no local variable but awaits inside a condition a
+// frame whose promise is not where std::coroutine_handle::from_promise looks for it: resuming such
+// a coroutine destroys it. tests/unit/task_test.cpp holds the smallest case.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 13
+#error "GCC 12 and older miscompile coroutines: compile the router with clang++ 14 or newer"
+#endif
+
 #include <array>
 #include <coroutine>
 #include <cstddef>

@@ -200,12 +200,13 @@ void LineClient::append_status() {
     out_.append(format("OK rv=%d rejected_rv=", routes ? routes->table->version : 0));
     out_.append(catalog.rejected_version < 0 ? std::string("none")
                                              : std::to_string(catalog.rejected_version));
-    if (!catalog.rejected_why.empty())
-        out_.append(" rejected_why=" + percent_encoded(catalog.rejected_why));
+    out_.append(" rejected_why=" + (catalog.rejected_why.empty()
+                                        ? std::string("none")
+                                        : percent_encoded(catalog.rejected_why)));
     out_.append(catalog.reachable ? " catalog=up" : " catalog=down");
     out_.append(" catalog_error=" +
                 (catalog.error.empty() ? std::string("none") : percent_encoded(catalog.error)));
-    out_.append(format(" clients=%zu buffered=%zu", worker_.client_count(), worker_.buffered_bytes));
+    out_.append(format(" clients=%zu", worker_.client_count()));
     if (routes) {
         for (const auto &pool : routes->pools) {
             const PoolCounters counters = pool->counters();
