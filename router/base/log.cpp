@@ -34,14 +34,21 @@ std::string vformat(const char *format, std::va_list args) {
 
 }  // namespace
 
-void set_log_level(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }
+void set_log_level(LogLevel level) {
+    threshold.store(level, std::memory_order_relaxed);
+}
 
 bool parse_log_level(std::string_view name, LogLevel &out) {
-    if (name == "error") out = LogLevel::error;
-    else if (name == "warning") out = LogLevel::warning;
-    else if (name == "info") out = LogLevel::info;
-    else if (name == "debug") out = LogLevel::debug;
-    else return false;
+    if (name == "error")
+        out = LogLevel::error;
+    else if (name == "warning")
+        out = LogLevel::warning;
+    else if (name == "info")
+        out = LogLevel::info;
+    else if (name == "debug")
+        out = LogLevel::debug;
+    else
+        return false;
     return true;
 }
 

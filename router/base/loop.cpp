@@ -17,7 +17,9 @@ constexpr std::uint32_t broken_events = EPOLLHUP | EPOLLERR;
 
 // Watch -------------------------------------------------------------------------------------------
 
-Watch::~Watch() { forget(); }
+Watch::~Watch() {
+    forget();
+}
 
 void Watch::arm(std::uint32_t events) {
     if ((armed_ & events) == events) return;
@@ -51,7 +53,9 @@ void Watch::forget() {
     armed_ = 0;
 }
 
-void Watch::arm_stray() { arm(read_events); }
+void Watch::arm_stray() {
+    arm(read_events);
+}
 
 // Event -------------------------------------------------------------------------------------------
 
@@ -99,8 +103,8 @@ void Waiter::detach() {
     for (unsigned i = 0; i < wait_.count_; ++i) {
         const Source &source = wait_.sources_[i];
         if (source.watch != nullptr) {
-            Waiter *&waiter = source.kind == Source::Kind::read ? source.watch->reader_
-                                                                : source.watch->writer_;
+            Waiter *&waiter =
+                source.kind == Source::Kind::read ? source.watch->reader_ : source.watch->writer_;
             if (waiter == this) waiter = nullptr;
         } else if (source.event != nullptr && source.event->waiter_ == this) {
             source.event->waiter_ = nullptr;
@@ -109,7 +113,9 @@ void Waiter::detach() {
     if (heap_position_ != not_in_heap) wait_.loop_.remove_timer(this);
 }
 
-Fired Waiter::await_resume() { return Fired{fired_}; }
+Fired Waiter::await_resume() {
+    return Fired{fired_};
+}
 
 // Loop --------------------------------------------------------------------------------------------
 
@@ -154,15 +160,19 @@ void Loop::run_posted() {
 void Loop::dispatch(Watch *watch, std::uint32_t events) {
     const bool broken = (events & broken_events) != 0;
     if ((events & EPOLLOUT) != 0 || broken) {
-        if (watch->writer_ != nullptr) watch->writer_->fire(watch, Source::Kind::write);
-        else if (!broken) watch->disarm(EPOLLOUT);
+        if (watch->writer_ != nullptr)
+            watch->writer_->fire(watch, Source::Kind::write);
+        else if (!broken)
+            watch->disarm(EPOLLOUT);
     }
     if ((events & read_events) != 0 || broken) {
         if (watch->reader_ != nullptr) {
             watch->reader_->fire(watch, Source::Kind::read);
         } else {
-            if (broken && watch->writer_ == nullptr) watch->forget();
-            else watch->disarm(read_events);
+            if (broken && watch->writer_ == nullptr)
+                watch->forget();
+            else
+                watch->disarm(read_events);
             if (watch->stray_ != nullptr) watch->stray_(watch->stray_argument_);  // may destroy it
         }
     }
@@ -183,8 +193,10 @@ void Loop::run() {
         now_ = clock();
         bool mail = false;
         for (int i = 0; i < count; ++i) {
-            if (events[i].data.ptr == nullptr) mail = true;
-            else dispatch(static_cast<Watch *>(events[i].data.ptr), events[i].events);
+            if (events[i].data.ptr == nullptr)
+                mail = true;
+            else
+                dispatch(static_cast<Watch *>(events[i].data.ptr), events[i].events);
         }
         if (mail) run_posted();
         while (!timers_.empty() && timers_.front()->deadline() <= now_) {

@@ -34,7 +34,8 @@ constexpr Millis deadline_after(Millis now, Millis timeout) {
     return timeout <= 0 || timeout >= never - now ? never : now + timeout;
 }
 
-/// A descriptor the loop watches. Does not own the descriptor; must be destroyed before it is closed.
+/// A descriptor the loop watches. Does not own the descriptor; must be destroyed before it is
+/// closed.
 class Watch {
   public:
     Watch(Loop &loop, int fd) : loop_(loop), fd_(fd) {}
@@ -154,7 +155,9 @@ class Waiter {
     std::coroutine_handle<> handle_;
 };
 
-inline Waiter Wait::operator co_await() const { return Waiter(*this); }
+inline Waiter Wait::operator co_await() const {
+    return Waiter(*this);
+}
 
 class Loop {
   public:

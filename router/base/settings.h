@@ -13,37 +13,39 @@ namespace interlock {
 
 struct Settings {
     // [catalog]
-    std::string catalog_conninfo;                  ///< libpq connection string (restart)
-    std::int64_t catalog_poll_interval = 200;      ///< how often the version is asked for
-    std::int64_t catalog_timeout = 5000;           ///< one catalog round trip, connecting included
+    std::string catalog_conninfo;              ///< libpq connection string (restart)
+    std::int64_t catalog_poll_interval = 200;  ///< how often the version is asked for
+    std::int64_t catalog_timeout = 5000;       ///< one catalog round trip, connecting included
 
     // [line]
-    std::string line_listen = "127.0.0.1:47210";   ///< HOST:PORT of the line listener (restart)
-    std::size_t max_clients = 4000;                ///< further clients are told why and closed
-    std::size_t max_line = 1 << 20;                ///< a longer request line is R02
-    std::size_t max_parameters = 65535;            ///< PostgreSQL's own bound per statement
-    std::int64_t line_timeout = 30000;             ///< to finish a line once begun
-    std::int64_t write_timeout = 30000;            ///< a client that takes no answer this long is closed
-    std::int64_t idle_transaction_timeout = 600000;  ///< an idle transaction is rolled back, client closed
+    std::string line_listen = "127.0.0.1:47210";  ///< HOST:PORT of the line listener (restart)
+    std::size_t max_clients = 4000;               ///< further clients are told why and closed
+    std::size_t max_line = 1 << 20;               ///< a longer request line is R02
+    std::size_t max_parameters = 65535;           ///< PostgreSQL's own bound per statement
+    std::int64_t line_timeout = 30000;            ///< to finish a line once begun
+    std::int64_t write_timeout = 30000;  ///< a client that takes no answer this long is closed
+    std::int64_t idle_transaction_timeout =
+        600000;  ///< an idle transaction is rolled back, client closed
 
     // [backend]
-    std::string backend_options;                   ///< appended to each shard's conninfo, e.g. user=app (restart)
+    std::string backend_options;  ///< appended to each shard's conninfo, e.g. user=app (restart)
 
     // [pool]  (per shard)
-    std::size_t pool_size = 4;                     ///< connections at most
-    std::int64_t acquire_timeout = 5000;           ///< waiting for a connection, then R33
-    std::size_t max_waiting = 4000;                ///< waiters at most, then R34
-    std::int64_t idle_check = 500;                 ///< idle longer than this: validated before lending
-    std::int64_t connect_timeout = 5000;           ///< one connection attempt, greeting included
-    std::int64_t statement_timeout = 60000;        ///< one statement; then cancelled, R36
+    std::size_t pool_size = 4;               ///< connections at most
+    std::int64_t acquire_timeout = 5000;     ///< waiting for a connection, then R33
+    std::size_t max_waiting = 4000;          ///< waiters at most, then R34
+    std::int64_t idle_check = 500;           ///< idle longer than this: validated before lending
+    std::int64_t connect_timeout = 5000;     ///< one connection attempt, greeting included
+    std::int64_t statement_timeout = 60000;  ///< one statement; then cancelled, R36
 
     // [limits]
-    std::size_t max_result_bytes = 4 << 20;        ///< one answer; more is R37
-    std::size_t max_buffered_bytes = 256 << 20;    ///< all answers not yet taken by clients; more is R37
-    std::int64_t shutdown_timeout = 30000;         ///< SIGTERM: transactions get this long to finish
+    std::size_t max_result_bytes = 4 << 20;  ///< one answer; more is R37
+    std::size_t max_buffered_bytes = 256
+                                     << 20;  ///< all answers not yet taken by clients; more is R37
+    std::int64_t shutdown_timeout = 30000;   ///< SIGTERM: transactions get this long to finish
 
     // [log]
-    std::string log_level = "info";                ///< error, warning, info or debug
+    std::string log_level = "info";  ///< error, warning, info or debug
 };
 
 }  // namespace interlock

@@ -33,7 +33,7 @@ class FramePool {
         const std::size_t slot = (size + step - 1) / step;
         if (slot >= slots) return ::operator new(size);
         auto &head = lists().heads[slot];
-        if (head == nullptr) return ::operator new(slot * step);
+        if (head == nullptr) return ::operator new(slot *step);
         Node *node = head;
         head = node->next;
         return node;
@@ -141,7 +141,8 @@ class [[nodiscard]] Task {
     std::coroutine_handle<promise_type> handle_;
 };
 
-/// A coroutine that nobody awaits: it runs at once, up to its first wait, and frees itself at its end.
+/// A coroutine that nobody awaits: it runs at once, up to its first wait, and frees itself at its
+/// end.
 struct Detached {
     struct promise_type : detail::PromiseBase {
         Detached get_return_object() { return {}; }
@@ -152,6 +153,8 @@ struct Detached {
 };
 
 /// Starts `task` and lets it run on its own.
-inline Detached spawn(Task<void> task) { co_await std::move(task); }
+inline Detached spawn(Task<void> task) {
+    co_await std::move(task);
+}
 
 }  // namespace interlock

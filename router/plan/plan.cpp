@@ -66,8 +66,9 @@ const char *type_name(std::uint32_t type_oid) {
 }
 
 [[gnu::cold]] Refusal wrong_value(std::size_t parameter, const Column &column) {
-    return refuse(Code::R27, format("parameter %zu is not a value of type %s, which column \"%s\" has",
-                                    parameter + 1, type_name(column.type_oid), column.name.c_str()));
+    return refuse(Code::R27,
+                  format("parameter %zu is not a value of type %s, which column \"%s\" has",
+                         parameter + 1, type_name(column.type_oid), column.name.c_str()));
 }
 
 }  // namespace
@@ -96,11 +97,10 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
             shard = owner;
             first_bucket = bucket;
         } else if (*shard != owner) {
-            Refusal refusal =
-                refuse(Code::R11, "the statement's keys are on several shards",
-                       "Send one statement for each shard, or for each key.");
-            refusal.detail = format("Bucket %d is on shard %s, bucket %d on shard %s.", first_bucket,
-                                    routes.shards[*shard].name.c_str(), bucket,
+            Refusal refusal = refuse(Code::R11, "the statement's keys are on several shards",
+                                     "Send one statement for each shard, or for each key.");
+            refusal.detail = format("Bucket %d is on shard %s, bucket %d on shard %s.",
+                                    first_bucket, routes.shards[*shard].name.c_str(), bucket,
                                     routes.shards[owner].name.c_str());
             return refusal;
         }

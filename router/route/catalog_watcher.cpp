@@ -1,8 +1,8 @@
 #include "route/catalog_watcher.h"
 
+#include "base/control.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/control.h"
 
 #include <cerrno>
 #include <poll.h>
@@ -47,16 +47,17 @@ CatalogRows read_catalog(ControlConnection &catalog) {
                                tables.text(i, 3), tables.int32(i, 4), tables.text(i, 5),
                                tables.text(i, 6)});
 
-    const Rows columns = catalog.query(
-        "SELECT table_id, name, pg_catalog.quote_ident(name), type_oid "
-        "FROM interlock.table_column ORDER BY table_id, ordinal");
+    const Rows columns =
+        catalog.query("SELECT table_id, name, pg_catalog.quote_ident(name), type_oid "
+                      "FROM interlock.table_column ORDER BY table_id, ordinal");
     for (int i = 0; i < columns.size(); ++i)
         rows.columns.push_back(
             {columns.int32(i, 0), columns.text(i, 1), columns.text(i, 2), columns.oid(i, 3)});
 
-    const Rows routes = catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
-                                      "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
-                                      {Param::of_int4(rows.version)});
+    const Rows routes =
+        catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
+                      "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
+                      {Param::of_int4(rows.version)});
     rows.routes.reserve(static_cast<std::size_t>(routes.size()));
     for (int i = 0; i < routes.size(); ++i)
         rows.routes.push_back({routes.int32(i, 0), routes.int32(i, 1), routes.int32(i, 2)});
@@ -92,7 +93,8 @@ void CatalogWatcher::pause(std::int64_t milliseconds) {
 void CatalogWatcher::report(bool reachable, const std::string &error) {
     if (reachable_ == static_cast<int>(reachable)) return;
     reachable_ = static_cast<int>(reachable);
-    if (reachable) log_info("catalog: connected");
+    if (reachable)
+        log_info("catalog: connected");
     else
         log_warning("catalog: not reachable, route version %d stays in force: %s", current_version_,
                     error.c_str());
@@ -141,8 +143,8 @@ void CatalogWatcher::watch_one_connection() {
 }
 
 void CatalogWatcher::look(ControlConnection &catalog) {
-    const Rows cluster = catalog.query_within(
-        timeout_, "SELECT id::text, route_version FROM interlock.cluster");
+    const Rows cluster =
+        catalog.query_within(timeout_, "SELECT id::text, route_version FROM interlock.cluster");
     if (cluster.empty()) {
         reject(0, "the catalog defines no cluster");
         return;
@@ -163,7 +165,8 @@ void CatalogWatcher::look(ControlConnection &catalog) {
     ControlTransaction transaction(catalog, "ISOLATION LEVEL REPEATABLE READ READ ONLY");
     const CatalogRows rows = read_catalog(catalog);
     transaction.commit();
-    if (rows.version <= current_version_ || (!cluster_id_.empty() && rows.cluster_id != cluster_id_))
+    if (rows.version <= current_version_ ||
+        (!cluster_id_.empty() && rows.cluster_id != cluster_id_))
         return;  // changed between the two looks; the next one judges it
     auto table = RouteTable::build(rows);
     if (!table) {

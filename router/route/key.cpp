@@ -14,10 +14,12 @@ int hex_digit(char c) {
     return -1;
 }
 
-bool octal_digit(char c) { return c >= '0' && c <= '7'; }
+bool octal_digit(char c) {
+    return c >= '0' && c <= '7';
+}
 
-// The two input formats of byteain. Bytes outside ASCII are refused in the escape format: the server
-// would first convert them from the client's encoding to its own.
+// The two input formats of byteain. Bytes outside ASCII are refused in the escape format: the
+// server would first convert them from the client's encoding to its own.
 bool parse_bytea(std::string_view text, std::string &out) {
     if (text.starts_with("\\x")) {
         text.remove_prefix(2);

@@ -41,7 +41,8 @@ struct Key {
 /// PostgreSQL's spellings of a uuid.
 [[nodiscard]] bool parse_uuid(std::string_view text, std::uint8_t (&out)[16]);
 
-/// Whether `text` is valid UTF-8 as PostgreSQL checks it (no surrogates, no overlong forms, no NUL).
+/// Whether `text` is valid UTF-8 as PostgreSQL checks it (no surrogates, no overlong forms, no
+/// NUL).
 [[nodiscard]] bool valid_utf8(std::string_view text);
 
 }  // namespace interlock

@@ -144,8 +144,8 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
             return format("table %s has more than 1600 columns", row.sql_name.c_str());
         const auto key = entry.find_column(row.key_column);
         if (!key)
-            return format("table %s has no recorded column %s, its shard key",
-                          row.sql_name.c_str(), row.key_column.c_str());
+            return format("table %s has no recorded column %s, its shard key", row.sql_name.c_str(),
+                          row.key_column.c_str());
         entry.key_column = *key;
         const auto key_type = key_type_of_oid(entry.columns[*key].type_oid);
         if (!key_type || family_of(*key_type) != table->keyspaces[*keyspace_at].family)

@@ -40,14 +40,14 @@ struct Keyspace {
 
 struct Column {
     std::string name;
-    std::string sql_name;         ///< quoted where PostgreSQL needs it
-    std::uint32_t type_oid = 0;   ///< the base type, for a domain
+    std::string sql_name;        ///< quoted where PostgreSQL needs it
+    std::uint32_t type_oid = 0;  ///< the base type, for a domain
 };
 
 struct Table {
     std::string schema;
     std::string name;
-    std::string sql_name;         ///< schema-qualified, quoted where needed
+    std::string sql_name;  ///< schema-qualified, quoted where needed
     std::uint16_t keyspace = 0;
     std::uint16_t key_column = 0;
     KeyType key_type = KeyType::int8;
@@ -121,11 +121,12 @@ class RouteTable {
 /// Key type of a column type's OID (int2, int4, int8, uuid, text, varchar, bytea).
 [[nodiscard]] std::optional<KeyType> key_type_of_oid(std::uint32_t type_oid);
 
-/// OIDs of PostgreSQL's built-in types that the router knows by number (pg_type.dat; fixed for ever).
+/// OIDs of PostgreSQL's built-in types that the router knows by number (pg_type.dat; fixed for
+/// ever).
 namespace oid {
 inline constexpr std::uint32_t boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
-                               varchar = 1043, uuid = 2950, oid = 26,
-                               float4 = 700, float8 = 701, numeric = 1700;
+                               varchar = 1043, uuid = 2950, oid = 26, float4 = 700, float8 = 701,
+                               numeric = 1700;
 /// Types from here on are made by users; their numbers differ between databases.
 inline constexpr std::uint32_t first_user = 16384;
 }  // namespace oid

@@ -13,14 +13,16 @@ namespace {
 constexpr std::size_t control_frame_limit = 64 * 1024;
 constexpr std::size_t read_step = 64 * 1024;
 
-void append_query(Buffer &out, std::string_view sql) { wire::FrameWriter(out, 'Q').string(sql); }
+void append_query(Buffer &out, std::string_view sql) {
+    wire::FrameWriter(out, 'Q').string(sql);
+}
 
 std::string describe_error(std::string_view body) {
     wire::ErrorFields fields;
     if (!wire::parse_error(body, fields)) return "malformed error";
-    std::string text = format("%.*s: %.*s", static_cast<int>(fields.sqlstate.size()),
-                              fields.sqlstate.data(), static_cast<int>(fields.message.size()),
-                              fields.message.data());
+    std::string text =
+        format("%.*s: %.*s", static_cast<int>(fields.sqlstate.size()), fields.sqlstate.data(),
+               static_cast<int>(fields.message.size()), fields.message.data());
     if (fields.sqlstate == "3F000" || fields.sqlstate == "42883")
         text += "; HINT: the extension is missing in this database: run \"interlock apply\"";
     return text;
@@ -76,8 +78,10 @@ Task<Io> Backend::fill(Millis deadline) {
     for (;;) {
         if (wait_first) {
             Wait wait(loop_, deadline);
-            if (for_write) wait.write(watch_);
-            else wait.read(watch_);
+            if (for_write)
+                wait.write(watch_);
+            else
+                wait.read(watch_);
             const Fired fired = co_await wait;
             if (fired.none()) co_return Io::timeout;
         }
@@ -160,7 +164,8 @@ Task<std::string> Backend::greet(const ExpectedIdentity &expected, std::int32_t 
                 co_return problem.empty() ? "the connection was lost while greeting" : problem;
             continue;
         }
-        if (state != wire::FrameState::ready) co_return "the greeting was answered by malformed frames";
+        if (state != wire::FrameState::ready)
+            co_return "the greeting was answered by malformed frames";
         bool ended = false;
         switch (frame.type) {
         case 'T': described = true; break;
@@ -189,8 +194,7 @@ Task<std::string> Backend::greet(const ExpectedIdentity &expected, std::int32_t 
     if (!problem.empty()) co_return problem;
     if (!described || row.size() != 7) co_return "the greeting was not answered by one row";
     if (row[6] != "false") co_return "the server is a standby: it is in recovery";
-    if (row[0].empty())
-        co_return "the database is not a shard yet; HINT: run \"interlock apply\"";
+    if (row[0].empty()) co_return "the database is not a shard yet; HINT: run \"interlock apply\"";
     if (row[0] != expected.cluster_id)
         co_return format("the connection leads to another cluster (%s), not to cluster %s",
                          row[0].c_str(), expected.cluster_id.c_str());

@@ -42,7 +42,8 @@ class Backend {
                                           std::int32_t route_version, Millis deadline);
 
     /// Runs a statement without parameters or rows that matter. False unless it succeeded and the
-    /// session is then in transaction state `state` ('I', 'T', 'E'); the backend must then be closed.
+    /// session is then in transaction state `state` ('I', 'T', 'E'); the backend must then be
+    /// closed.
     [[nodiscard]] Task<bool> command(std::string_view sql, char state, Millis deadline);
 
     /// An empty round trip: true if the server answers that the session is idle.

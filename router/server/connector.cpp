@@ -8,8 +8,12 @@
 
 namespace interlock {
 
-void FinishConnection::operator()(pg_conn *connection) const { PQfinish(connection); }
-void FreeCancel::operator()(pg_cancel *cancel) const { PQfreeCancel(cancel); }
+void FinishConnection::operator()(pg_conn *connection) const {
+    PQfinish(connection);
+}
+void FreeCancel::operator()(pg_cancel *cancel) const {
+    PQfreeCancel(cancel);
+}
 
 namespace {
 
@@ -41,12 +45,11 @@ bool run_on_thread(Work work) {
 
 }  // namespace
 
-Result<ConnectParameters, std::string>
-connect_parameters(const std::vector<std::string> &conninfos, Millis connect_timeout) {
+Result<ConnectParameters, std::string> connect_parameters(const std::vector<std::string> &conninfos,
+                                                          Millis connect_timeout) {
     ConnectParameters parameters;
     const auto set = [&](const std::string &keyword, const std::string &value) {
-        const auto it =
-            std::find(parameters.keywords.begin(), parameters.keywords.end(), keyword);
+        const auto it = std::find(parameters.keywords.begin(), parameters.keywords.end(), keyword);
         if (it != parameters.keywords.end()) {
             parameters.values[static_cast<std::size_t>(it - parameters.keywords.begin())] = value;
             return;
@@ -87,7 +90,8 @@ Task<Result<Connection, std::string>> connect(Loop &loop, const ConnectParameter
         values.push_back(nullptr);
         Connection connection(PQconnectdbParams(keywords.data(), values.data(), 0));
         std::string error;
-        if (!connection) error = "out of memory";
+        if (!connection)
+            error = "out of memory";
         else if (PQstatus(connection.get()) != CONNECTION_OK)
             error = one_line(PQerrorMessage(connection.get()));
         // std::function must be copyable, a Connection is not.

@@ -41,9 +41,8 @@ struct ConnectParameters {
 connect_parameters(const std::vector<std::string> &conninfos, Millis connect_timeout);
 
 /// Connects; waits at most until `deadline`. The error is libpq's text on one line.
-[[nodiscard]] Task<Result<Connection, std::string>> connect(Loop &loop,
-                                                            const ConnectParameters &parameters,
-                                                            Millis deadline);
+[[nodiscard]] Task<Result<Connection, std::string>>
+connect(Loop &loop, const ConnectParameters &parameters, Millis deadline);
 
 /// Asks the server to cancel what `key`'s session is running, from a thread of its own, and returns
 /// when the request has been delivered (or has failed, or `deadline` passed).

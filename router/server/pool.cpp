@@ -9,7 +9,7 @@ namespace interlock {
 
 namespace {
 
-constexpr Millis slow_failure = 500;      // an attempt that failed after longer starts the back-off
+constexpr Millis slow_failure = 500;  // an attempt that failed after longer starts the back-off
 constexpr Millis backoff_first = 250;
 constexpr Millis backoff_cap = 5000;
 constexpr std::size_t connecting_at_once = 2;
@@ -88,8 +88,8 @@ Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version) {
                 refusal.code = Code::R34;
                 refusal.message = format("too many requests wait for a connection to shard %s",
                                          identity_.shard.c_str());
-                refusal.detail = format("%zu are waiting, %zu connections are in use.",
-                                        waiting_.size(), lent_);
+                refusal.detail =
+                    format("%zu are waiting, %zu connections are in use.", waiting_.size(), lent_);
                 refusal.hint = "Nothing was sent; it is safe to try again.";
                 co_return refusal;
             }
@@ -106,9 +106,9 @@ Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version) {
                     co_return unavailable("the connection attempt has not ended in time");
                 Refusal refusal;
                 refusal.code = Code::R33;
-                refusal.message =
-                    format("no connection to shard %s came free within %lld ms",
-                           identity_.shard.c_str(), static_cast<long long>(settings_.acquire_timeout));
+                refusal.message = format("no connection to shard %s came free within %lld ms",
+                                         identity_.shard.c_str(),
+                                         static_cast<long long>(settings_.acquire_timeout));
                 refusal.detail = format("The pool has %zu connections in use of at most %zu; %zu "
                                         "more requests wait.",
                                         lent_, settings_.pool_size, waiting_.size());

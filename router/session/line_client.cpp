@@ -88,8 +88,8 @@ Task<LineClient::Next> LineClient::serve_one_line() {
     if (discarding_) {
         discarding_ = false;
     } else if (length > worker_.settings().max_line) {
-        co_await refuse(Code::R02, format("the line is longer than %zu bytes",
-                                          worker_.settings().max_line));
+        co_await refuse(Code::R02,
+                        format("the line is longer than %zu bytes", worker_.settings().max_line));
     } else {
         std::string_view line(begin, length);
         if (line.ends_with('\r')) line.remove_suffix(1);
@@ -147,10 +147,11 @@ Task<bool> LineClient::read_more() {
                                 .read(session_.pinned_watch())
                                 .event(wake_);
         if (fired.none()) {
-            if (mid_line) co_await refuse(Code::R02, "the line was not finished in time");
+            if (mid_line)
+                co_await refuse(Code::R02, "the line was not finished in time");
             else
-                co_await refuse(Code::R36,
-                                "the transaction was idle too long; it is rolled back and the connection closed");
+                co_await refuse(Code::R36, "the transaction was idle too long; it is rolled back "
+                                           "and the connection closed");
             (void)co_await flush();
             co_return false;
         }
@@ -171,8 +172,7 @@ Task<bool> LineClient::read_more() {
 }
 
 Task<bool> LineClient::flush() {
-    const Millis deadline =
-        deadline_after(worker_.loop().now(), worker_.settings().write_timeout);
+    const Millis deadline = deadline_after(worker_.loop().now(), worker_.settings().write_timeout);
     while (!out_.empty()) {
         switch (stream_.write(out_)) {
         case wire::StreamState::ok: break;

@@ -36,10 +36,10 @@ class LineClient final : public Client {
     Event wake_;
     Buffer in_;
     Buffer out_;
-    std::size_t charged_ = 0;       ///< of out_, in the worker's budget
-    std::size_t searched_ = 0;      ///< bytes of in_ known to hold no line end
+    std::size_t charged_ = 0;   ///< of out_, in the worker's budget
+    std::size_t searched_ = 0;  ///< bytes of in_ known to hold no line end
     Millis line_began_ = 0;
-    bool discarding_ = false;       ///< the rest of an over-long line
+    bool discarding_ = false;  ///< the rest of an over-long line
     LineRequest request_;
     Session session_;
 };

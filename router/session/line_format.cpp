@@ -53,7 +53,8 @@ bool parse_line(std::string_view line, std::size_t max_parameters, LineRequest &
         return true;
     }
     if (verb != "Q") {
-        error = verb == "STATUS" ? "STATUS takes no fields" : "the line begins with neither Q nor STATUS";
+        error = verb == "STATUS" ? "STATUS takes no fields"
+                                 : "the line begins with neither Q nor STATUS";
         return false;
     }
     if (tab == std::string_view::npos) {
@@ -88,8 +89,10 @@ bool parse_line(std::string_view line, std::size_t max_parameters, LineRequest &
                            first ? std::size_t{1} : out.parameters.size() + 2);
             return false;
         }
-        if (first) out.sql = decoded;
-        else out.parameters.emplace_back(decoded);
+        if (first)
+            out.sql = decoded;
+        else
+            out.parameters.emplace_back(decoded);
     }
     return true;
 }
@@ -128,8 +131,10 @@ void JsonRows::append_string(std::string_view value) {
         case '\r': rows_.append("\\r"); break;
         case '\t': rows_.append("\\t"); break;
         default:
-            if (static_cast<unsigned char>(c) < 0x20) rows_.append(format("\\u%04x", c));
-            else rows_.append(c);
+            if (static_cast<unsigned char>(c) < 0x20)
+                rows_.append(format("\\u%04x", c));
+            else
+                rows_.append(c);
         }
     }
     rows_.append('"');
@@ -150,9 +155,12 @@ bool JsonRows::row(std::string_view body) {
         }
         const std::string_view value = fields.bytes(length);
         const Form form = i < forms_.size() ? forms_[i] : Form::string;
-        if (form == Form::number) rows_.append(value);
-        else if (form == Form::boolean) rows_.append(value == "t" ? "true" : "false");
-        else append_string(value);
+        if (form == Form::number)
+            rows_.append(value);
+        else if (form == Form::boolean)
+            rows_.append(value == "t" ? "true" : "false");
+        else
+            append_string(value);
     }
     rows_.append(']');
     ++count_;
@@ -203,8 +211,10 @@ std::string percent_encoded(std::string_view text) {
     for (const char c : text) {
         const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
                            (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.' || c == '~';
-        if (plain) out += c;
-        else out += format("%%%02X", static_cast<unsigned char>(c));
+        if (plain)
+            out += c;
+        else
+            out += format("%%%02X", static_cast<unsigned char>(c));
     }
     return out;
 }

@@ -24,9 +24,9 @@ enum class Verb { query, status };
 
 struct LineRequest {
     Verb verb = Verb::query;
-    std::string decoded;                 ///< the decoded fields, back to back
-    std::string_view sql;                ///< into `decoded`
-    std::vector<Parameter> parameters;   ///< into `decoded`
+    std::string decoded;                ///< the decoded fields, back to back
+    std::string_view sql;               ///< into `decoded`
+    std::vector<Parameter> parameters;  ///< into `decoded`
 };
 
 /// Parses one line (without its end). The error says what is malformed (R02). Views in `out` are

@@ -33,9 +33,8 @@ bool split_address(const std::string &address, std::string &host, std::string &p
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>, std::string> Listener::open(Loop &loop,
-                                                              const std::string &address,
-                                                              Accept accept) {
+Result<std::unique_ptr<Listener>, std::string>
+Listener::open(Loop &loop, const std::string &address, Accept accept) {
     std::string host;
     std::string port;
     if (!split_address(address, host, port))
@@ -88,6 +87,8 @@ Task<void> Listener::run() {
     }
 }
 
-void Listener::close() { closed_.set(); }
+void Listener::close() {
+    closed_.set();
+}
 
 }  // namespace interlock

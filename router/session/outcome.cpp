@@ -29,18 +29,19 @@ Refusal broken(const Answer &answer, Effect effect, const std::string &shard) {
     // Without the last byte of the request the server cannot have committed anything: it rolls
     // back when the connection ends.
     if (!answer.sent)
-        return make(Code::R30,
-                    format("the connection to shard %s broke before the statement was sent",
-                           shard.c_str()),
-                    "Nothing was done; it is safe to send the statement again.");
+        return make(
+            Code::R30,
+            format("the connection to shard %s broke before the statement was sent", shard.c_str()),
+            "Nothing was done; it is safe to send the statement again.");
     if (effect == Effect::read)
         return make(Code::R30,
                     format("the connection to shard %s broke while reading", shard.c_str()),
                     "Nothing was changed; it is safe to send the statement again.");
-    return make(Code::R32,
-                format("the connection to shard %s broke after %s was sent: the outcome is unknown",
-                       shard.c_str(), effect == Effect::commit ? "COMMIT" : "a write"),
-                "Look whether it took effect (by a key or token of your own) before you send it again.");
+    return make(
+        Code::R32,
+        format("the connection to shard %s broke after %s was sent: the outcome is unknown",
+               shard.c_str(), effect == Effect::commit ? "COMMIT" : "a write"),
+        "Look whether it took effect (by a key or token of your own) before you send it again.");
 }
 
 }  // namespace
@@ -60,16 +61,20 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
     case AnswerEnd::malformed: return broken(answer, effect, shard);
     case AnswerEnd::timed_out:
         if (!answer.sent) return broken(answer, effect, shard);
-        if (answer.transaction == '\0' && effect != Effect::read) return broken(answer, effect, shard);
-        if (answer.has_error() && answer.error.sqlstate != "57014") return backend_error(answer.error);
+        if (answer.transaction == '\0' && effect != Effect::read)
+            return broken(answer, effect, shard);
+        if (answer.has_error() && answer.error.sqlstate != "57014")
+            return backend_error(answer.error);
         return make(Code::R36,
-                    format("the statement on shard %s ran into the router's statement timeout and was cancelled",
+                    format("the statement on shard %s ran into the router's statement timeout and "
+                           "was cancelled",
                            shard.c_str()),
                     "The limit is the setting pool.statement_timeout.");
     case AnswerEnd::too_large:
         if (effect != Effect::read) return broken(answer, effect, shard);
         return make(Code::R37, "the answer is larger than the router allows",
-                    "Ask for fewer rows; the limits are the settings limits.max_result_bytes and limits.max_buffered_bytes.");
+                    "Ask for fewer rows; the limits are the settings limits.max_result_bytes and "
+                    "limits.max_buffered_bytes.");
     }
     return broken(answer, effect, shard);
 }

@@ -47,9 +47,10 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
         wire::Frame frame;
         const wire::FrameState state = backend.peek(frame_limit, frame);
         if (state == wire::FrameState::malformed || state == wire::FrameState::too_long) {
-            answer.end = state == wire::FrameState::too_long ? AnswerEnd::too_large
-                                                             : AnswerEnd::malformed;
-            if (state == wire::FrameState::too_long) co_await backend.cancel(loop.now() + cancel_grace);
+            answer.end =
+                state == wire::FrameState::too_long ? AnswerEnd::too_large : AnswerEnd::malformed;
+            if (state == wire::FrameState::too_long)
+                co_await backend.cancel(loop.now() + cancel_grace);
             co_return answer;
         }
         if (state == wire::FrameState::need_more) {
@@ -95,8 +96,8 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
             if (wanted != AnswerEnd::complete) {
                 // The cancel may have come too late: then the statement did succeed.
                 const bool succeeded = !failed && answer.completed;
-                answer.end = wanted == AnswerEnd::timed_out && succeeded ? AnswerEnd::complete
-                                                                         : wanted;
+                answer.end =
+                    wanted == AnswerEnd::timed_out && succeeded ? AnswerEnd::complete : wanted;
             } else if (failed) {
                 answer.end = AnswerEnd::error;
             } else {
@@ -114,9 +115,7 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
         case 'S':  // ParameterStatus
         case 'A':  // NotificationResponse
             break;
-        default:
-            answer.end = AnswerEnd::malformed;
-            co_return answer;
+        default: answer.end = AnswerEnd::malformed; co_return answer;
         }
         backend.pop(frame.size);
     }

@@ -22,12 +22,12 @@ class RowSink {
 };
 
 enum class AnswerEnd {
-    complete,    ///< ReadyForQuery after success
-    error,       ///< the backend answered with an error; `error` says which
-    lost,        ///< the connection broke before the end of the answer
-    timed_out,   ///< statement_timeout passed; the backend was cancelled
-    too_large,   ///< the sink refused a row; the backend was cancelled
-    malformed,   ///< the backend sent what it must not
+    complete,   ///< ReadyForQuery after success
+    error,      ///< the backend answered with an error; `error` says which
+    lost,       ///< the connection broke before the end of the answer
+    timed_out,  ///< statement_timeout passed; the backend was cancelled
+    too_large,  ///< the sink refused a row; the backend was cancelled
+    malformed,  ///< the backend sent what it must not
 };
 
 struct BackendError {
@@ -40,12 +40,12 @@ struct BackendError {
 
 struct Answer {
     AnswerEnd end = AnswerEnd::lost;
-    std::string tag;             ///< of the last command that completed
-    bool sent = false;           ///< all of the request was handed to the kernel
-    bool completed = false;      ///< CommandComplete of the last command was seen
-    bool cancelled = false;      ///< a cancel was asked for: close the backend, whatever the end
-    char transaction = '\0';     ///< of ReadyForQuery; 0 when none was seen
-    BackendError error;          ///< when there was one, whatever `end` is
+    std::string tag;          ///< of the last command that completed
+    bool sent = false;        ///< all of the request was handed to the kernel
+    bool completed = false;   ///< CommandComplete of the last command was seen
+    bool cancelled = false;   ///< a cancel was asked for: close the backend, whatever the end
+    char transaction = '\0';  ///< of ReadyForQuery; 0 when none was seen
+    BackendError error;       ///< when there was one, whatever `end` is
     [[nodiscard]] bool has_error() const { return !error.sqlstate.empty(); }
 };
 

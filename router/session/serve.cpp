@@ -24,7 +24,8 @@ void raise_descriptor_limit(const Settings &settings) {
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
     limit.rlim_cur = limit.rlim_max;
     (void)::setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_max != RLIM_INFINITY && limit.rlim_max < settings.max_clients + spare_descriptors)
+    if (limit.rlim_max != RLIM_INFINITY &&
+        limit.rlim_max < settings.max_clients + spare_descriptors)
         log_warning("the limit of open files is %llu, too low for line.max_clients = %zu",
                     static_cast<unsigned long long>(limit.rlim_max), settings.max_clients);
 }
@@ -53,9 +54,10 @@ class Server {
         signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
         raise_descriptor_limit(worker_.settings());
 
-        auto listener = Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
-            accept_line_client(worker_, std::move(socket));
-        });
+        auto listener =
+            Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
+                accept_line_client(worker_, std::move(socket));
+            });
         if (!listener) {
             log_error("%s", listener.error().c_str());
             return false;
@@ -64,7 +66,8 @@ class Server {
         spawn(listener_->run());
         spawn(handle_signals());
         start_watcher();
-        log_info("interlock %s: line listener on %s", INTERLOCK_VERSION, listener_->address().c_str());
+        log_info("interlock %s: line listener on %s", INTERLOCK_VERSION,
+                 listener_->address().c_str());
         return true;
     }
 

@@ -44,8 +44,10 @@ void append_statement(Buffer &out, const sql::Statement &statement,
         wire::FrameWriter bind(out, 'B');
         bind.string("").string("").int16(0).int16(count);
         for (const Parameter &value : parameters) {
-            if (!value) bind.int32(0xFFFFFFFFU);
-            else bind.int32(static_cast<std::uint32_t>(value->size())).bytes(*value);
+            if (!value)
+                bind.int32(0xFFFFFFFFU);
+            else
+                bind.int32(static_cast<std::uint32_t>(value->size())).bytes(*value);
         }
         bind.int16(0);
     }
@@ -71,8 +73,9 @@ Task<Reply> Session::run(std::string_view text, std::span<const Parameter> param
                          RowSink &sink) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes)
-        co_return co_await refuse(refusal(Code::R30, "the router has no route table yet",
-                                          "The catalog has not been reached, or nothing was published: see STATUS."));
+        co_return co_await refuse(
+            refusal(Code::R30, "the router has no route table yet",
+                    "The catalog has not been reached, or nothing was published: see STATUS."));
     auto statement = worker_.shapes().find(text, routes->table);
     if (!statement) {
         auto analysed = sql::analyse_strict(text, *routes->table);
@@ -135,8 +138,8 @@ Task<Reply> Session::commit() {
             answer.refusal = std::move(*lost_);
             lost_.reset();
         } else {
-            answer.refusal = refusal(Code::R13, "the transaction has failed and cannot be committed",
-                                     "Send ROLLBACK.");
+            answer.refusal = refusal(
+                Code::R13, "the transaction has failed and cannot be committed", "Send ROLLBACK.");
         }
         co_return answer;
     }
@@ -145,12 +148,16 @@ Task<Reply> Session::commit() {
         answer.shard = shard;
         answer.pid = pinned_->pid();
         wire::FrameWriter(pinned_->out(), 'Q').string("COMMIT");
-        const Answer end = co_await relay(*pinned_, 1, nullptr, worker_.settings().statement_timeout);
+        const Answer end =
+            co_await relay(*pinned_, 1, nullptr, worker_.settings().statement_timeout);
         answer.refusal = judge(end, Effect::commit, false, shard);
         const bool over = end.transaction == 'I' && !end.cancelled;
-        if (over) pinned_.release();
-        else pinned_.discard();
-        // COMMIT ends a transaction whatever it answers; if a deferred check fails, by rolling back.
+        if (over)
+            pinned_.release();
+        else
+            pinned_.discard();
+        // COMMIT ends a transaction whatever it answers; if a deferred check fails, by rolling
+        // back.
         if (!answer.refusal) answer.tag = wire::tag_name(end.tag);
     }
     leave_transaction();
@@ -192,7 +199,9 @@ Task<void> Session::end() {
     leave_transaction();
 }
 
-Watch *Session::pinned_watch() { return pinned_ ? &pinned_->watch() : nullptr; }
+Watch *Session::pinned_watch() {
+    return pinned_ ? &pinned_->watch() : nullptr;
+}
 
 // Between two statements of a transaction a backend says nothing, unless a notice, or its end.
 void Session::backend_stirred() {
@@ -238,19 +247,22 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
             answer.refusal = std::move(*lost_);
             lost_.reset();
         } else {
-            answer.refusal = refusal(Code::R13, "the transaction has failed; its statements are ignored until ROLLBACK");
+            answer.refusal = refusal(
+                Code::R13, "the transaction has failed; its statements are ignored until ROLLBACK");
         }
         co_return answer;
     }
     const bool autocommit = transaction_ == Transaction::none;
     if (autocommit && worker_.stopping())
-        co_return co_await refuse(refusal(Code::R30, "the router is shutting down",
-                                          "Nothing was done; connect to another router, or try again."));
+        co_return co_await refuse(
+            refusal(Code::R30, "the router is shutting down",
+                    "Nothing was done; connect to another router, or try again."));
     if (pinned_ && shard != pinned_shard_) {
-        Refusal other = refusal(Code::R12, format("the transaction is on shard %s, this statement's key is on shard %s",
-                                                  routes->table->shards[pinned_shard_].name.c_str(),
-                                                  shard_name.c_str()),
-                                "A transaction stays on one shard: use one transaction for each shard.");
+        Refusal other =
+            refusal(Code::R12,
+                    format("the transaction is on shard %s, this statement's key is on shard %s",
+                           routes->table->shards[pinned_shard_].name.c_str(), shard_name.c_str()),
+                    "A transaction stays on one shard: use one transaction for each shard.");
         other.detail = "The transaction was rolled back.";
         co_return co_await refuse(std::move(other));
     }
@@ -275,8 +287,10 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     append_statement(lease->out(), *statement, parameters);
     wire::FrameWriter(lease->out(), 'S');
 
-    const Answer end = co_await relay(*lease, opens ? 2 : 1, &sink, worker_.settings().statement_timeout);
-    answer.refusal = judge(end, statement->writes() ? Effect::write : Effect::read, autocommit, shard_name);
+    const Answer end =
+        co_await relay(*lease, opens ? 2 : 1, &sink, worker_.settings().statement_timeout);
+    answer.refusal =
+        judge(end, statement->writes() ? Effect::write : Effect::read, autocommit, shard_name);
     answer.tag = wire::tag_name(end.tag);
     answer.count = wire::tag_count(end.tag);
 
@@ -285,7 +299,8 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
         // It succeeded, but the connection cannot be used further.
         lease.discard();
         if (!autocommit) {
-            answer.refusal = refusal(Code::R36, "the transaction's connection had to be closed; it was rolled back");
+            answer.refusal = refusal(
+                Code::R36, "the transaction's connection had to be closed; it was rolled back");
             transaction_ = Transaction::failed;
         }
     } else if (answer.refusal) {

@@ -20,14 +20,14 @@ namespace interlock {
 enum class Transaction : char { none = 'I', open = 'T', failed = 'E' };
 
 struct Reply {
-    std::optional<Refusal> refusal;     ///< none: the statement succeeded
-    std::string tag;                    ///< "UPDATE", "BEGIN"
-    std::string shard;                  ///< empty: no backend was used
-    int pid = 0;                        ///< of the backend process; 0: none
-    std::int32_t route_version = 0;     ///< the version this statement was judged and run under
+    std::optional<Refusal> refusal;  ///< none: the statement succeeded
+    std::string tag;                 ///< "UPDATE", "BEGIN"
+    std::string shard;               ///< empty: no backend was used
+    int pid = 0;                     ///< of the backend process; 0: none
+    std::int32_t route_version = 0;  ///< the version this statement was judged and run under
     std::uint64_t count = 0;
     Transaction transaction = Transaction::none;
-    bool no_transaction = false;        ///< COMMIT or ROLLBACK with nothing to end
+    bool no_transaction = false;  ///< COMMIT or ROLLBACK with nothing to end
 };
 
 class Session {
@@ -71,7 +71,7 @@ class Session {
     std::shared_ptr<const Routes> snapshot_;  ///< of the transaction in progress
     Lease pinned_;
     ShardIndex pinned_shard_ = 0;
-    std::optional<Refusal> lost_;             ///< why the pinned backend was lost, not yet told
+    std::optional<Refusal> lost_;  ///< why the pinned backend was lost, not yet told
 };
 
 }  // namespace interlock

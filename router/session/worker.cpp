@@ -18,9 +18,8 @@ void Worker::use_table(std::shared_ptr<const RouteTable> table) {
                     pool = candidate;
         }
         if (!pool)
-            pool = std::make_shared<Pool>(loop_, settings_,
-                                          ExpectedIdentity{table->cluster_id, shard.name},
-                                          shard.conninfo);
+            pool = std::make_shared<Pool>(
+                loop_, settings_, ExpectedIdentity{table->cluster_id, shard.name}, shard.conninfo);
         routes->pools.push_back(std::move(pool));
     }
     if (routes_) {

@@ -60,7 +60,8 @@ class Worker {
     void remove_client(Client *client);
     [[nodiscard]] std::size_t client_count() const { return clients_.size(); }
 
-    /// Refuses new transactions and asks every client to end; `finished` is called when none is left.
+    /// Refuses new transactions and asks every client to end; `finished` is called when none is
+    /// left.
     void stop_soon(std::function<void()> finished);
     [[nodiscard]] bool stopping() const { return stopping_; }
 

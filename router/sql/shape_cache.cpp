@@ -9,13 +9,12 @@ void ShapeCache::use(const std::shared_ptr<const RouteTable> &routes) {
     routes_ = routes;
 }
 
-std::shared_ptr<const Statement>
-ShapeCache::find(std::string_view text, const std::shared_ptr<const RouteTable> &routes) {
+std::shared_ptr<const Statement> ShapeCache::find(std::string_view text,
+                                                  const std::shared_ptr<const RouteTable> &routes) {
     if (routes != routes_) return nullptr;
     const auto it = index_.find(text);
     if (it == index_.end()) return nullptr;
-    if (it->second != entries_.begin())
-        entries_.splice(entries_.begin(), entries_, it->second);
+    if (it->second != entries_.begin()) entries_.splice(entries_.begin(), entries_, it->second);
     return it->second->statement;
 }
 

@@ -16,13 +16,13 @@ namespace interlock::sql {
 
 class ShapeCache {
   public:
-    /// At most `capacity` shapes; texts longer than `max_text` bytes are not kept. So the cache holds
-    /// less than about capacity * 3 * max_text bytes.
+    /// At most `capacity` shapes; texts longer than `max_text` bytes are not kept. So the cache
+    /// holds less than about capacity * 3 * max_text bytes.
     explicit ShapeCache(std::size_t capacity = 2048, std::size_t max_text = 4096)
         : capacity_(capacity), max_text_(max_text) {}
 
-    /// The analysis of `text` under `routes`, or null. It stays valid while it is held together with
-    /// its route table, whatever the cache forgets meanwhile.
+    /// The analysis of `text` under `routes`, or null. It stays valid while it is held together
+    /// with its route table, whatever the cache forgets meanwhile.
     [[nodiscard]] std::shared_ptr<const Statement>
     find(std::string_view text, const std::shared_ptr<const RouteTable> &routes);
     void insert(std::string_view text, const std::shared_ptr<const RouteTable> &routes,

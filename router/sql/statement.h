@@ -19,10 +19,10 @@ struct Placeholder {
 /// One shape, analysed. Points into the route table it was analysed under, which must outlive it.
 struct Statement {
     Kind kind = Kind::select;
-    const Table *table = nullptr;             ///< null for transaction control
-    std::string text;                         ///< what is sent to the shard, parameters as $n
-    std::vector<Placeholder> parameters;      ///< in the order of the text
-    std::vector<std::uint16_t> keys;          ///< placeholders (from 0) that hold shard keys
+    const Table *table = nullptr;         ///< null for transaction control
+    std::string text;                     ///< what is sent to the shard, parameters as $n
+    std::vector<Placeholder> parameters;  ///< in the order of the text
+    std::vector<std::uint16_t> keys;      ///< placeholders (from 0) that hold shard keys
 
     [[nodiscard]] bool transaction_control() const { return kind <= Kind::rollback; }
     /// Whether the parameter's type is the column's: always, but for + and - on dates and the like.

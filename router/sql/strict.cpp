@@ -15,9 +15,8 @@ constexpr std::size_t max_placeholders = 65535;
 
 std::string fold(std::string_view word) {
     std::string folded(word);
-    std::transform(folded.begin(), folded.end(), folded.begin(), [](char c) {
-        return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-    });
+    std::transform(folded.begin(), folded.end(), folded.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return folded;
 }
 
@@ -70,8 +69,9 @@ class StrictParser {
                         : "\"" + std::string(peek().text) + "\"";
     }
     bool refuse_syntax(const char *expected) {
-        return refuse(Code::R01, format("%s where this profile expects %s", here().c_str(), expected),
-                      "The profile \"strict\" accepts only the statements listed in docs/application.md.");
+        return refuse(
+            Code::R01, format("%s where this profile expects %s", here().c_str(), expected),
+            "The profile \"strict\" accepts only the statements listed in docs/application.md.");
     }
     bool need_word(const char *lower, const char *expected) {
         return take_word(lower) || refuse_syntax(expected);
@@ -144,8 +144,9 @@ class StrictParser {
         const auto column = find_column(name);
         if (!column) return false;
         if (*column == table().key_column)
-            return refuse(Code::R29, format("the shard key \"%s\" cannot be updated",
-                                            table().columns[*column].name.c_str()),
+            return refuse(Code::R29,
+                          format("the shard key \"%s\" cannot be updated",
+                                 table().columns[*column].name.c_str()),
                           "Insert the row under its new key and delete the old one.");
         advance();
         if (!need_symbol('=', "=")) return false;
@@ -193,8 +194,8 @@ class StrictParser {
         } while (take_symbol(','));
         if (!need_symbol(')', ") or ,") || !need_word("values", "VALUES")) return false;
         if (std::find(columns.begin(), columns.end(), table().key_column) == columns.end())
-            return refuse(Code::R10, format("INSERT does not name the shard key \"%s\"",
-                                            key_name().c_str()));
+            return refuse(Code::R10,
+                          format("INSERT does not name the shard key \"%s\"", key_name().c_str()));
         sql_ = "insert into " + table().sql_name + " (" + list + ") values (";
         if (!need_symbol('(', "(")) return false;
         const std::size_t first_parameter = statement_.parameters.size();
@@ -240,14 +241,16 @@ class StrictParser {
                              format("table \"%s\" exists in several schemas", name.c_str()),
                              "Qualify it: schema.table.");
         if (statement_.table == nullptr)
-            return refuse_at(first, Code::R26, format("table \"%s\" is not a sharded table", name.c_str()),
-                             "Declare it with interlock.declare_table() and run \"interlock apply\".");
+            return refuse_at(
+                first, Code::R26, format("table \"%s\" is not a sharded table", name.c_str()),
+                "Declare it with interlock.declare_table() and run \"interlock apply\".");
         return true;
     }
 
     bool match_where() {
         if (at_end())
-            return refuse(Code::R10, format("no condition on the shard key \"%s\"", key_name().c_str()),
+            return refuse(Code::R10,
+                          format("no condition on the shard key \"%s\"", key_name().c_str()),
                           format("Add WHERE %s = ?.", key_name().c_str()));
         if (!need_word("where", "WHERE")) return false;
         sql_ += " where ";
@@ -289,11 +292,14 @@ class StrictParser {
             for (std::size_t i = at_; i < tokens_.size(); ++i)
                 if (tokens_[i].kind == TokenKind::word && same_word(tokens_[i].text, "or"))
                     return refuse_unrouted();
-            return refuse_at(conjunction, Code::R01,
-                             "this profile accepts no condition beside the shard key but one on the table's version column",
-                             version ? format("Write AND %s = ?, or compare the row in the application.",
-                                              table().columns[*version].name.c_str())
-                                     : std::string("Name the column in interlock.declare_table(), or compare the row in the application."));
+            return refuse_at(
+                conjunction, Code::R01,
+                "this profile accepts no condition beside the shard key but one on the table's "
+                "version column",
+                version ? format("Write AND %s = ?, or compare the row in the application.",
+                                 table().columns[*version].name.c_str())
+                        : std::string("Name the column in interlock.declare_table(), or compare "
+                                      "the row in the application."));
         }
         advance();
         if (!need_symbol('=', "=")) return false;
@@ -316,10 +322,11 @@ class StrictParser {
     }
 
     bool refuse_unrouted() {
-        return refuse(Code::R10, format("the condition does not begin with the shard key \"%s\"",
-                                        key_name().c_str()),
-                      format("Write WHERE %s = ? or WHERE %s IN (?, ...).", key_name().c_str(),
-                             key_name().c_str()));
+        return refuse(
+            Code::R10,
+            format("the condition does not begin with the shard key \"%s\"", key_name().c_str()),
+            format("Write WHERE %s = ? or WHERE %s IN (?, ...).", key_name().c_str(),
+                   key_name().c_str()));
     }
 
     bool match_placeholder(std::uint16_t column, bool operand = false) {

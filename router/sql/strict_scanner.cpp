@@ -11,13 +11,17 @@ namespace {
 bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
 }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
 // Bytes above ASCII are letters of an identifier, as in PostgreSQL's scanner.
 bool starts_word(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
            static_cast<unsigned char>(c) >= 0x80;
 }
-bool continues_word(char c) { return starts_word(c) || is_digit(c) || c == '$'; }
+bool continues_word(char c) {
+    return starts_word(c) || is_digit(c) || c == '$';
+}
 
 int character_position(std::string_view text, std::size_t offset) {
     int position = 1;
@@ -44,8 +48,10 @@ std::size_t end_of_quoted(std::string_view text, std::size_t at, bool escapes) {
         if (escapes && text[i] == '\\') {
             ++i;
         } else if (text[i] == quote) {
-            if (i + 1 < text.size() && text[i + 1] == quote) ++i;
-            else return i + 1;
+            if (i + 1 < text.size() && text[i + 1] == quote)
+                ++i;
+            else
+                return i + 1;
         }
     }
     return std::string_view::npos;
@@ -146,14 +152,13 @@ bool is_one_of(std::string_view word, const std::array<std::string_view, N> &wor
 }
 
 constexpr std::array<std::string_view, 16> ddl_words = {
-    "create", "alter",   "drop",    "truncate", "comment",  "grant",  "revoke",  "reindex",
-    "vacuum", "analyze", "analyse", "cluster",  "refresh",  "import", "reassign", "security"};
+    "create", "alter",   "drop",    "truncate", "comment", "grant",  "revoke",   "reindex",
+    "vacuum", "analyze", "analyse", "cluster",  "refresh", "import", "reassign", "security"};
 
 constexpr std::array<std::string_view, 22> session_words = {
-    "set",      "reset",   "show",       "listen",    "unlisten", "notify",
-    "prepare",  "execute", "deallocate", "discard",   "savepoint", "release",
-    "lock",     "declare", "fetch",      "move",      "close",    "load",
-    "checkpoint", "start", "end",        "abort"};
+    "set",        "reset",   "show",       "listen",  "unlisten", "notify",  "prepare", "execute",
+    "deallocate", "discard", "savepoint",  "release", "lock",     "declare", "fetch",   "move",
+    "close",      "load",    "checkpoint", "start",   "end",      "abort"};
 
 // Check 2.
 bool first_word_refused(std::string_view text, const std::vector<Token> &tokens, Refusal &out) {
@@ -163,18 +168,22 @@ bool first_word_refused(std::string_view text, const std::vector<Token> &tokens,
     std::transform(word.begin(), word.end(), word.begin(),
                    [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
     if (is_one_of(first.text, ddl_words)) {
-        out = refuse(Code::R24, text, first.offset, word + " is not accepted: it is not a statement on rows",
+        out = refuse(Code::R24, text, first.offset,
+                     word + " is not accepted: it is not a statement on rows",
                      "Change the schema on every shard directly, then run \"interlock apply\".");
         return true;
     }
     const Token &second = tokens.size() > 1 ? tokens[1] : first;
     const bool more = second.kind != TokenKind::end;
-    const bool options = more && (same_word(first.text, "begin") || same_word(first.text, "commit") ||
-                                  same_word(first.text, "rollback"));
+    const bool options =
+        more && (same_word(first.text, "begin") || same_word(first.text, "commit") ||
+                 same_word(first.text, "rollback"));
     if (is_one_of(first.text, session_words) || options) {
-        out = refuse(Code::R25, text, first.offset,
-                     options ? word + " takes no options in this profile"
-                             : word + " is not accepted: it would change the state of a session or transaction");
+        out = refuse(
+            Code::R25, text, first.offset,
+            options
+                ? word + " takes no options in this profile"
+                : word + " is not accepted: it would change the state of a session or transaction");
         out.detail = "A connection to a shard serves other clients next.";
         return true;
     }
@@ -186,9 +195,9 @@ bool construct_refused(std::string_view text, const std::vector<Token> &tokens, 
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         const Token &token = tokens[i];
         // In IS [NOT] NULL the word belongs to a condition, which the grammar judges.
-        const bool condition = i > 0 && tokens[i - 1].kind == TokenKind::word &&
-                               (same_word(tokens[i - 1].text, "is") ||
-                                same_word(tokens[i - 1].text, "not"));
+        const bool condition =
+            i > 0 && tokens[i - 1].kind == TokenKind::word &&
+            (same_word(tokens[i - 1].text, "is") || same_word(tokens[i - 1].text, "not"));
         const bool constant = token.kind == TokenKind::word && !condition &&
                               (same_word(token.text, "null") || same_word(token.text, "true") ||
                                same_word(token.text, "false"));

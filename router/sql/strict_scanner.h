@@ -31,9 +31,7 @@ struct Token {
     std::string_view text;
     std::uint32_t offset = 0;  ///< in bytes from the start of the statement
 
-    [[nodiscard]] bool is_symbol(char c) const {
-        return kind == TokenKind::symbol && text[0] == c;
-    }
+    [[nodiscard]] bool is_symbol(char c) const { return kind == TokenKind::symbol && text[0] == c; }
 };
 
 /// Compares an ASCII word with a lower-case one, letters in any case.

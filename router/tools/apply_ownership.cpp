@@ -104,7 +104,11 @@ class Judge {
         } else if (from == no_shard) {
             change_.take[to].push_back(bucket);
         } else if (view.released_version > desired_.version) {
-            change_.move[{from, to}].push_back(bucket);
+            // An earlier run got that far; meanwhile the bucket may have been assigned back.
+            if (must_release)
+                change_.move[{from, to}].push_back(bucket);
+            else
+                change_.take[to].push_back(bucket);
         } else if (view.released_version > 0) {
             fault(Fault::released, from, no_shard, view.released_version);
         } else if (!anything || knows_keyspace(from)) {

@@ -108,10 +108,15 @@ class Planner {
         for (std::size_t t = 0; t < desired_.tables.size(); ++t)
             for (std::size_t s = 0; s < shards_.size(); ++s) {
                 const DesiredTable &table = desired_.tables[t];
-                if (shards_[s].tables[t].guarded) continue;
+                const TableState &state = shards_[s].tables[t];
+                const bool renamed = state.guarded && state.guarded_key != table.key_column;
+                if (state.has_ancestor || (state.guarded && !state.guard_incomplete && !renamed))
+                    continue;
+                const std::string what =
+                    state.guarded ? "mend the guard of table " : "guard table ";
                 add(ActionKind::guard_table, static_cast<std::int32_t>(s),
-                    "guard table " + table.name + " by key column " + table.key_column +
-                        ", keyspace " + desired_.keyspaces[table.keyspace].name)
+                    what + table.name + " by key column " + table.key_column + ", keyspace " +
+                        desired_.keyspaces[table.keyspace].name)
                     .table = t;
             }
     }

@@ -15,8 +15,8 @@ namespace interlock::wire {
 
 struct Frame {
     char type = 0;
-    std::string_view body;   ///< valid until the buffer it came from is changed
-    std::size_t size = 0;    ///< bytes of the whole frame in the buffer
+    std::string_view body;  ///< valid until the buffer it came from is changed
+    std::size_t size = 0;   ///< bytes of the whole frame in the buffer
 };
 
 enum class FrameState { ready, need_more, malformed, too_long };
@@ -70,8 +70,8 @@ class FieldReader {
 
 /// What an ErrorResponse or NoticeResponse says. Views into the frame.
 struct ErrorFields {
-    std::string_view severity;   ///< never translated (field V), e.g. ERROR, FATAL, PANIC
-    std::string_view sqlstate;   ///< 5 characters; "XX000" when the server sent none
+    std::string_view severity;  ///< never translated (field V), e.g. ERROR, FATAL, PANIC
+    std::string_view sqlstate;  ///< 5 characters; "XX000" when the server sent none
     std::string_view message;
     std::string_view detail;
     std::string_view hint;
@@ -81,7 +81,8 @@ struct ErrorFields {
 /// False when the body is malformed.
 [[nodiscard]] bool parse_error(std::string_view body, ErrorFields &out);
 
-/// The row count at the end of a CommandComplete tag ("UPDATE 3", "INSERT 0 1"); 0 when it has none.
+/// The row count at the end of a CommandComplete tag ("UPDATE 3", "INSERT 0 1"); 0 when it has
+/// none.
 [[nodiscard]] std::uint64_t tag_count(std::string_view tag);
 /// The words before the counts: "UPDATE", "INSERT", "ROLLBACK".
 [[nodiscard]] std::string_view tag_name(std::string_view tag);
