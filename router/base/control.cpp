@@ -190,14 +190,16 @@ ControlConnection::ControlConnection(const std::string &conninfo,
 
 void ControlConnection::prepare_session() {
     // A decision must survive a crash (synchronous_commit), a check must see all rows or fail
-    // (row_security), and the login's own defaults must not stand in the way of either.
-    execute("SELECT pg_catalog.set_config(name, value, false) FROM (VALUES "
-            "('search_path', 'pg_catalog, pg_temp'), ('default_transaction_read_only', 'off'), "
-            "('default_transaction_isolation', 'read committed'), ('row_security', 'off'), "
-            "('idle_in_transaction_session_timeout', '0'), ('bytea_output', 'hex'), "
-            "('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') "
-            "  OPERATOR(pg_catalog.=) 'remote_apply' THEN 'remote_apply' ELSE 'on' END)"
-            ") AS s(name, value)");
+    // (row_security), and the login's own defaults must not stand in the way of either. Compiling
+    // queries over system catalogs takes longer than running them (jit).
+    execute(
+        "SELECT pg_catalog.set_config(name, value, false) FROM (VALUES "
+        "('search_path', 'pg_catalog, pg_temp'), ('default_transaction_read_only', 'off'), "
+        "('default_transaction_isolation', 'read committed'), ('row_security', 'off'), "
+        "('idle_in_transaction_session_timeout', '0'), ('bytea_output', 'hex'), ('jit', 'off'), "
+        "('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') "
+        "  OPERATOR(pg_catalog.=) 'remote_apply' THEN 'remote_apply' ELSE 'on' END)"
+        ") AS s(name, value)");
     // Not every platform has it, so apart.
     try {
         execute("SET client_connection_check_interval = '1s'");
