@@ -11,6 +11,8 @@ namespace {
 // Answers to pipelined requests are collected up to here before they are written.
 constexpr std::size_t flush_at = 64 * 1024;
 constexpr std::size_t read_step = 16 * 1024;
+// Lines up to here are taken even when the budget for buffers is used up.
+constexpr std::size_t always_room_for = 64 * 1024;
 
 Task<void> serve_client(Worker &worker, UniqueFd socket) {
     LineClient client(worker, std::move(socket));
@@ -74,12 +76,20 @@ Task<LineClient::Next> LineClient::serve_one_line() {
     if (found == nullptr) {
         if (discarding_) in_.clear();
         searched_ = in_.size();
-        if (!discarding_ && searched_ > worker_.settings().max_line) {
+        charge_buffers();
+        const Settings &settings = worker_.settings();
+        const bool too_long = searched_ > settings.max_line;
+        const bool no_room =
+            searched_ > always_room_for && worker_.buffered_bytes > settings.max_buffered_bytes;
+        if (too_long || no_room) {
             discarding_ = true;
             in_.clear();
             searched_ = 0;
-            co_await refuse(Code::R02, format("the line is longer than %zu bytes",
-                                              worker_.settings().max_line));
+            if (too_long)
+                co_await refuse(Code::R02,
+                                format("the line is longer than %zu bytes", settings.max_line));
+            else
+                co_await refuse(Code::R34, "the router has no room for so long a line at present");
         }
         co_return Next::need_more;
     }
@@ -114,7 +124,7 @@ Task<void> LineClient::answer(std::string_view line) {
                   worker_.settings().max_buffered_bytes);
     const Reply reply = co_await session_.run(request_.sql, request_.parameters, rows);
     append_reply(out_, reply, rows);
-    charge_output();
+    charge_buffers();
 }
 
 Task<void> LineClient::refuse(Code code, std::string message) {
@@ -124,13 +134,14 @@ Task<void> LineClient::refuse(Code code, std::string message) {
     const Reply reply = co_await session_.refuse(std::move(refusal));
     const JsonRows no_rows(0, worker_.buffered_bytes, 0);
     append_reply(out_, reply, no_rows);
-    charge_output();
+    charge_buffers();
 }
 
-void LineClient::charge_output() {
-    worker_.buffered_bytes += out_.size();
+void LineClient::charge_buffers() {
+    const std::size_t held = out_.size() + in_.size();
+    worker_.buffered_bytes += held;
     worker_.buffered_bytes -= charged_;
-    charged_ = out_.size();
+    charged_ = held;
 }
 
 Task<bool> LineClient::read_more() {
@@ -188,9 +199,9 @@ Task<bool> LineClient::flush() {
         case wire::StreamState::closed:
         case wire::StreamState::broken: co_return false;
         }
-        charge_output();
+        charge_buffers();
     }
-    charge_output();
+    charge_buffers();
     co_return true;
 }
 
@@ -206,18 +217,20 @@ void LineClient::append_status() {
     out_.append(catalog.reachable ? " catalog=up" : " catalog=down");
     out_.append(" catalog_error=" +
                 (catalog.error.empty() ? std::string("none") : percent_encoded(catalog.error)));
-    out_.append(format(" clients=%zu", worker_.client_count()));
+    out_.append(
+        format(" clients=%zu buffered=%zu", worker_.client_count(), worker_.buffered_bytes));
     if (routes) {
         for (const auto &pool : routes->pools) {
             const PoolCounters counters = pool->counters();
-            out_.append(format(" %s=idle:%zu,borrowed:%zu,waiting:%zu,created:%llu,destroyed:%llu",
-                               pool->shard().c_str(), counters.idle, counters.borrowed,
-                               counters.waiting, static_cast<unsigned long long>(counters.created),
-                               static_cast<unsigned long long>(counters.destroyed)));
+            out_.append(
+                format(" shard.%s=idle:%zu,borrowed:%zu,waiting:%zu,created:%llu,destroyed:%llu",
+                       pool->shard().c_str(), counters.idle, counters.borrowed, counters.waiting,
+                       static_cast<unsigned long long>(counters.created),
+                       static_cast<unsigned long long>(counters.destroyed)));
         }
     }
     out_.append('\n');
-    charge_output();
+    charge_buffers();
 }
 
 }  // namespace interlock

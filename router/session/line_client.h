@@ -27,7 +27,7 @@ class LineClient final : public Client {
     [[nodiscard]] Task<void> answer(std::string_view line);
     [[nodiscard]] Task<void> refuse(Code code, std::string message);
     void append_status();
-    void charge_output();
+    void charge_buffers();
 
     Worker &worker_;
     UniqueFd socket_;
@@ -36,7 +36,7 @@ class LineClient final : public Client {
     Event wake_;
     Buffer in_;
     Buffer out_;
-    std::size_t charged_ = 0;   ///< of out_, in the worker's budget
+    std::size_t charged_ = 0;   ///< of in_ and out_, in the worker's budget
     std::size_t searched_ = 0;  ///< bytes of in_ known to hold no line end
     Millis line_began_ = 0;
     bool discarding_ = false;  ///< the rest of an over-long line

@@ -65,7 +65,7 @@ class Worker {
     void stop_soon(std::function<void()> finished);
     [[nodiscard]] bool stopping() const { return stopping_; }
 
-    /// Bytes of answers built but not yet taken by clients, over all sessions.
+    /// Bytes of requests not yet complete and of answers not yet taken, over all sessions.
     std::size_t buffered_bytes = 0;
 
   private:

@@ -110,8 +110,10 @@ def parse_status(raw):
     status = Status(raw, rv, None if rejected is None else int(rejected), text("rejected_why"),
                     known.pop("catalog"), text("catalog_error"), clients, {})
     for name, counters in known.items():
+        if not name.startswith("shard."):
+            continue
         pairs = (pair.split(":") for pair in counters.split(","))
-        status.shards[name] = {key: int(value) for key, value in pairs}
+        status.shards[name.removeprefix("shard.")] = {key: int(value) for key, value in pairs}
     return status
 
 
