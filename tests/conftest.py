@@ -2,7 +2,7 @@
 
 import re
 import resource
-import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -21,6 +21,11 @@ def pytest_configure(config):
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def remove(folder):
+    """An instance is a thousand files: rm is many times faster at it than Python."""
+    subprocess.run(["rm", "-rf", folder], check=False)
+
+
 @pytest.fixture(scope="session")
 def owner():
     """The user that instances run as."""
@@ -34,7 +39,7 @@ def session_folder(owner):
     folder.chmod(0o755)
     owner.own(folder)
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
 
 
 @pytest.fixture(scope="session")
@@ -69,11 +74,15 @@ def module_cluster(owner, new_folder, request, router_binary):
         yield cluster.up()
     finally:
         cluster.down()
+        remove(cluster.base)
 
 
 @pytest.fixture
 def cluster(module_cluster):
     """The module's cluster with 20 accounts of balance 1000 on each shard."""
+    if module_cluster.router.process.poll() is not None:
+        # It fell over in an earlier test, which failed for it; this one shall be judged by itself.
+        module_cluster.router.start()
     module_cluster.load_accounts()
     yield module_cluster
     module_cluster.end_test()
@@ -97,6 +106,7 @@ def make_cluster(owner, new_folder, request, router_binary):
                 step()
             except AssertionError as fault:
                 faults.append(str(fault))
+        remove(cluster.base)
     assert not faults, "\n".join(faults)
 
 

@@ -1,5 +1,7 @@
 """The shards and the router agree about every key: at least a million of each type, extremes included."""
 
+import subprocess
+
 import psycopg
 import pytest
 
@@ -31,25 +33,33 @@ KINDS = {
 }
 
 
-def copy_out(connection, query):
+@pytest.fixture(scope="module")
+def shard(instance):
+    """The module's instance, made a shard: only a shard has keyspaces."""
+    instance.sql("SELECT interlock.set_identity('00000000-0000-0000-0000-000000000001', 's0')")
+    return instance
+
+
+def copy_out(server, query):
     """The rows of a one-column text query, one a line, without COPY's escapes (no key has line breaks)."""
-    with connection.cursor().copy(f"COPY ({query}) TO STDOUT") as copy:
-        data = b"".join(bytes(block) for block in copy)
+    data = subprocess.check_output([server.bin / "psql", "-X", "-d", server.conninfo("app", "postgres"),
+                                    "-c", f"COPY ({query}) TO STDOUT"], env=server.owner.environment())
     return data.replace(b"\\\\", b"\\")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sql_and_router_put_a_million_keys_in_the_same_buckets(instance, router_binary, kind):
+def test_sql_and_router_put_a_million_keys_in_the_same_buckets(shard, router_binary, kind):
     sql_type, extremes, expression = KINDS[kind]
-    with instance.connect() as connection:
+    with shard.connect() as connection:
         connection.execute("SELECT interlock.define_keyspace(%s, %s, %s, %s)", (
             f"million_{kind}", kind, "splitmix64" if kind == "bigint" else "xxh3_64", BUCKETS))
-        connection.execute(f"CREATE TEMP TABLE keys (n bigint GENERATED ALWAYS AS IDENTITY, k {sql_type})")
+        connection.execute(f"CREATE UNLOGGED TABLE keys (n bigint GENERATED ALWAYS AS IDENTITY, k {sql_type})")
         connection.cursor().executemany(f"INSERT INTO keys (k) VALUES (%s::text::{sql_type})",
                                         [(key,) for key in extremes])
         connection.execute(f"INSERT INTO keys (k) SELECT {expression} FROM generate_series(1, {COUNT}::bigint) i")
-        keys = copy_out(connection, "SELECT k::text FROM keys ORDER BY n")
-        by_sql = copy_out(connection, f"SELECT interlock.bucket_of('million_{kind}', k) FROM keys ORDER BY n")
+    keys = copy_out(shard, "SELECT k::text FROM keys ORDER BY n")
+    by_sql = copy_out(shard, f"SELECT interlock.bucket_of('million_{kind}', k) FROM keys ORDER BY n")
+    shard.sql("DROP TABLE keys")
     assert keys.count(b"\n") == COUNT + len(extremes)
     done = run_interlock("placement", "--key-type", kind, "--buckets", BUCKETS, input=keys, text=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -76,8 +86,8 @@ def test_xxh3_hashes_are_the_published_ones(instance):
     assert instance.value("SELECT interlock.hash_key('\\x'::bytea)") == signed
 
 
-def test_the_same_value_has_the_same_bucket_in_every_type_of_its_family(instance):
-    with instance.connect() as connection:
+def test_the_same_value_has_the_same_bucket_in_every_type_of_its_family(shard):
+    with shard.connect() as connection:
         connection.execute("SELECT interlock.define_keyspace('family_int', 'bigint', 'splitmix64', 65536)")
         connection.execute("SELECT interlock.define_keyspace('family_text', 'text', 'xxh3_64', 65536)")
         connection.execute("CREATE DOMAIN key_domain AS integer")

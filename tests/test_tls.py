@@ -55,7 +55,7 @@ def test_a_tls_shard_takes_reads_writes_and_transactions(tls_cluster, mode):
     ok(client.q("COMMIT"))
     assert cluster.balance(S1[1]) == 1010
     # An answer of many TLS records, both ways.
-    long = "\u00fc" * 200_000
+    long = "\u00fc" * 100_000
     assert ok(client.q("UPDATE account SET owner = ? WHERE account_id = ?", long, S1[0])).count == 1
     assert ok(client.q("SELECT owner FROM account WHERE account_id = ?", S1[0])).rows == [[long]]
     assert ok(client.q(BALANCE, S0[0])).rows == [[1000]]

@@ -52,8 +52,8 @@ class CuttingProxy:
                         swallow.set()
                         server.sendall(data)
                         assert answered.wait(20), "the server did not answer"
-                    self.close_pair(client, server)
                     self.cut.set()
+                    self.close_pair(client, server)
                     return
                 server.sendall(data)
         except OSError:
