@@ -112,7 +112,11 @@ class Server {
                     log_info("received SIGINT: stopping now");
                     stop_now();
                 }
-                if (info.ssi_signo == SIGTERM && !worker_.stopping()) {
+                if (info.ssi_signo == SIGTERM && worker_.stopping()) {
+                    log_info("received SIGTERM again: stopping now");
+                    stop_now();
+                }
+                if (info.ssi_signo == SIGTERM) {
                     log_info("received SIGTERM: finishing transactions in progress");
                     deadline = deadline_after(loop_.now(), worker_.settings().shutdown_timeout);
                     listener_->close();

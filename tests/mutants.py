@@ -1,0 +1,216 @@
+#!/usr/bin/python3
+"""Shows that the tests can fail: breaks the code in one place, and the tests named must go red.
+
+    tests/mutants.py            all of them (about half an hour on two cores)
+    tests/mutants.py --list     what there is
+    tests/mutants.py NAME ...   only those
+
+Works in a copy of the checkout, so that nothing here is touched; the extension of a mutant is
+installed for its run and the sound one afterwards, so do not run anything else meanwhile. Exits 1
+when a mutant survives, or cannot be made because the code it breaks has changed.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ROUTING = {
+    "statements": "tests/test_routing_statements.py",
+    "refusals": "tests/test_routing_refusals.py",
+    "transactions": "tests/test_routing_transactions.py",
+    "controls": "tests/test_routing_controls.py",
+    "routes": "tests/test_routing_routes.py",
+    "failures": "tests/test_routing_failures.py",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    row: str       # of the table in the routing specification, or what else it breaks
+    path: str
+    old: str
+    new: str
+    tests: tuple
+
+
+def routing(topic, test):
+    return f"{ROUTING[topic]}::{test}"
+
+
+MUTANTS = [
+    Mutant("wrong-bucket", "autocommit routing", "router/plan/plan.cpp",
+           "const std::int32_t bucket = keyspace.bucket_of(*key);",
+           "const std::int32_t bucket = (keyspace.bucket_of(*key) + 1) % keyspace.buckets;",
+           (routing("statements", "test_forty_rows_inserted_through_the_router_land_twenty_and_twenty_and_none_misplaced"),)),
+    Mutant("backend-for-nothing", "autocommit routing: an empty transaction uses no backend",
+           "router/session/session.cpp",
+           'answer.tag = "BEGIN";', 'answer.tag = "BEGIN";\n    answer.pid = 1;',
+           (routing("statements", "test_an_empty_transaction_uses_no_backend"),)),
+    Mutant("comments-pass", "refusals", "router/sql/strict_scanner.cpp",
+           "(c == '-' && next == '-') || (c == '/' && next == '*')", "c == '\\1'",
+           (routing("refusals", "test_thirty_seven_statements_and_two_malformed_frames_each_get_their_exact_code"),)),
+    Mutant("order-of-checks", "refusals: the order decides the code", "router/sql/strict_scanner.cpp",
+           "if (first_word_refused(text, *tokens, refusal) || construct_refused(text, *tokens, refusal))",
+           "if (construct_refused(text, *tokens, refusal) || first_word_refused(text, *tokens, refusal))",
+           (routing("refusals", "test_the_order_of_the_checks_decides_the_code"),)),
+    Mutant("in-list-unchecked", "IN list", "router/plan/plan.cpp",
+           "} else if (*shard != owner) {", "} else if (false) {",
+           (routing("statements", "test_an_in_list_on_one_shard_answers_and_across_shards_is_refused"),)),
+    Mutant("no-begin", "same-shard transfer", "router/session/session.cpp",
+           "const bool opens = first && !autocommit;", "const bool opens = false;",
+           (routing("transactions", "test_a_same_shard_transfer_runs_on_one_backend_and_is_seen_only_after_commit"),
+            routing("failures", "test_a_router_killed_with_9_in_a_transaction_leaves_nothing_behind"))),
+    Mutant("sqlstate-lost", "backend error", "router/session/outcome.cpp",
+           "refusal.sqlstate = error.sqlstate;", "",
+           (routing("transactions", "test_a_backend_error_passes_its_sqlstate_and_fails_the_transaction"),)),
+    Mutant("begin-again", "nested BEGIN", "router/session/session.cpp",
+           "if (transaction_ != Transaction::none) {\n        answer.refusal = refusal(Code::R40",
+           "if (false) {\n        answer.refusal = refusal(Code::R40",
+           (routing("transactions", "test_begin_inside_a_transaction_is_refused_and_the_transaction_goes_on"),)),
+    Mutant("other-shard-unnoticed", "cross-shard transfer", "router/session/session.cpp",
+           "if (pinned_ && shard != pinned_shard_) {", "if (false) {",
+           (routing("transactions", "test_a_cross_shard_transfer_is_refused_and_the_first_shard_is_released_at_once"),)),
+    Mutant("kept-until-rollback", "cross-shard transfer: released at once", "router/session/session.cpp",
+           "transaction_ = Transaction::failed;\n    co_await give_back_rolled_back();",
+           "transaction_ = Transaction::failed;",
+           (routing("transactions", "test_a_cross_shard_transfer_is_refused_and_the_first_shard_is_released_at_once"),
+            routing("refusals", "test_a_refusal_inside_a_transaction_fails_it_and_frees_its_backend"))),
+    Mutant("commit-what-failed", "cross-shard transfer: R13", "router/session/session.cpp",
+           "if (transaction_ == Transaction::failed) {\n        if (lost_) {\n            answer.refusal = std::move(*lost_);\n            lost_.reset();\n        } else {\n            answer.refusal = refusal(Code::R13, \"the transaction has failed and cannot",
+           "if (false) {\n        if (lost_) {\n            answer.refusal = std::move(*lost_);\n            lost_.reset();\n        } else {\n            answer.refusal = refusal(Code::R13, \"the transaction has failed and cannot",
+           (routing("transactions", "test_a_cross_shard_transfer_is_refused_and_the_first_shard_is_released_at_once"),)),
+    Mutant("set-passes", "session state", "router/sql/strict_scanner.cpp",
+           "if (is_one_of(first.text, session_words) || options) {", "if (options) {",
+           (routing("controls", "test_the_router_refuses_the_setting_and_the_same_lock_wait_succeeds"),)),
+    Mutant("vanished-client-keeps", "client vanishes in a transaction", "router/session/session.cpp",
+           "Task<void> Session::end() {\n    co_await give_back_rolled_back();",
+           "Task<void> Session::end() {\n    pinned_.release();\n    co_await give_back_rolled_back();",
+           (routing("transactions", "test_a_client_that_vanishes_in_a_transaction_leaves_a_clean_backend_in_the_pool"),)),
+    Mutant("transaction-follows-routes", "route change during a transaction", "router/session/session.cpp",
+           "return transaction_ == Transaction::none ? worker_.routes() : snapshot_;",
+           "return worker_.routes();",
+           (routing("routes", "test_a_route_change_does_not_move_a_transaction_in_progress"),)),
+    Mutant("incomplete-table", "bad route tables: missing bucket", "router/route/route_table.cpp",
+           "if (keyspace.owner[bucket] == unassigned)", "if (false)",
+           (routing("routes", "test_a_route_table_with_a_bucket_missing_and_one_that_goes_backward_are_refused"),)),
+    Mutant("backward-table", "bad route tables: backward version", "router/route/catalog_watcher.cpp",
+           "if (version < current_version_) {", "if (false) {",
+           (routing("routes", "test_a_route_table_with_a_bucket_missing_and_one_that_goes_backward_are_refused"),)),
+    Mutant("dead-idle-connections", "one shard stopped", "router/server/pool.cpp",
+           "    kept->watch().arm_stray();\n}", "    (void)kept;\n}",
+           (routing("failures", "test_a_shard_that_crashed_and_came_back_between_two_requests_is_not_noticed_by_the_second"),)),
+    Mutant("waiting-for-a-dead-shard", "one shard stopped: R30 in milliseconds", "router/server/pool.cpp",
+           "    fail_waiting(failure);\n}\n", "}\n",
+           (routing("failures", "test_a_stopped_shard_fails_only_its_own_requests_and_comes_back_without_help"),)),
+    Mutant("unknown-called-safe", "outcome unknown", "router/session/outcome.cpp",
+           "return make(Code::R32,", "return make(Code::R30,",
+           (routing("failures", "test_a_connection_cut_after_commit_was_sent_is_outcome_unknown"),
+            routing("failures", "test_a_connection_cut_during_an_autocommit_write_is_outcome_unknown"))),
+    Mutant("identity-unchecked", "the router proves whom it talks to", "router/server/backend.cpp",
+           "if (row[1] != expected.shard)", "if (false)",
+           ("tests/test_identity.py::test_two_shards_swapped_in_their_connection_strings_are_both_refused",)),
+    Mutant("long-lines-kept", "line protocol: over-long lines", "router/session/line_client.cpp",
+           "const bool too_long = searched_ > settings.max_line;", "const bool too_long = false;",
+           ("tests/test_line_protocol.py::test_a_line_longer_than_the_limit_is_r02_and_its_rest_is_thrown_away",)),
+    Mutant("cancel-forgotten", "a statement that runs too long", "router/server/backend.cpp",
+           "if (cancel_key_) co_await request_cancel(loop_, cancel_key_, deadline);", "(void)deadline; co_return;",
+           ("tests/test_line_protocol.py::test_a_statement_that_runs_too_long_is_cancelled_and_its_transaction_failed",)),
+    Mutant("guard-lets-through", "write guard", "extension/guard.cpp",
+           "if (likely(state == BucketState::owned && ownership.is_shard)) return bucket;", "return bucket;",
+           ("tests/test_regress.py",)),
+    Mutant("state-not-newest", "write guard: newest state", "extension/ownership.cpp",
+           "const Ownership &current_ownership() {\n    AcceptInvalidationMessages();",
+           "const Ownership &current_ownership() {",
+           ("tests/test_guard.py",)),
+    Mutant("floor-ignored", "route version", "extension/route_version.cpp",
+           "return unlikely(guc::route_version < (*ownership)->floor);", "return false;",
+           (routing("routes", "test_a_router_whose_route_is_older_than_the_shards_floor_is_refused_by_the_shard"),
+            "tests/test_regress.py")),
+    Mutant("copy-taken-for-the-shard", "restored copy", "extension/guard.cpp",
+           "if (unlikely(ownership.restored)) refuse_restored_copy(ownership);", "",
+           ("tests/test_regress.py",)),
+]
+
+
+def run(argv, cwd, **env):
+    return subprocess.run(argv, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          env={**os.environ, **env})
+
+
+def build(tree, part):
+    """Builds what the mutant broke; a mutant that does not compile shows nothing."""
+    target = "install" if part == "extension" else "all"
+    made = run(["make", "-s", "-C", part, target], tree)
+    if made.returncode != 0:
+        raise RuntimeError(f"does not build:\n{made.stderr[-2000:]}")
+
+
+def survives(mutant, tree):
+    """Applies, builds, runs; returns the tests that did not notice."""
+    path = tree / mutant.path
+    sound = path.read_text()
+    if sound.count(mutant.old) != 1:
+        raise RuntimeError(f"{mutant.path} holds its text {sound.count(mutant.old)} times, not once")
+    part = mutant.path.split("/")[0]
+    path.write_text(sound.replace(mutant.old, mutant.new))
+    try:
+        build(tree, part)
+        unnoticed = []
+        for test in mutant.tests:
+            done = run(["/usr/bin/python3", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test], tree,
+                       INTERLOCK_BIN=str(tree / "build/interlock"))
+            if done.returncode not in (0, 1):  # 1: tests failed; else they did not run
+                raise RuntimeError(f"{test} did not run:\n{done.stdout[-2000:]}")
+            if done.returncode == 0:
+                unnoticed.append(test)
+        return unnoticed
+    finally:
+        path.write_text(sound)
+        if part == "extension":
+            build(tree, part)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    if args.list:
+        for mutant in MUTANTS:
+            print(f"{mutant.name:28} {mutant.row}")
+        return 0
+    unknown = [name for name in args.names if name not in known]
+    if unknown:
+        parser.error(f"no such mutant: {', '.join(unknown)}")
+    chosen = [known[name] for name in args.names] or MUTANTS
+    killed = failed = 0
+    with tempfile.TemporaryDirectory(prefix="interlock-mutants-") as folder:
+        os.chmod(folder, 0o755)  # the test instances may run as another user
+        tree = Path(folder) / "tree"
+        shutil.copytree(ROOT, tree, symlinks=True, copy_function=shutil.copy2,
+                        ignore=shutil.ignore_patterns(".git", "var", "asan", "fuzz", "node_modules"))
+        build(tree, "router")
+        for mutant in chosen:
+            try:
+                unnoticed = survives(mutant, tree)
+            except RuntimeError as fault:
+                unnoticed = [str(fault)]
+            failed += bool(unnoticed)
+            killed += not unnoticed
+            print(f"{'SURVIVED' if unnoticed else 'noticed '}  {mutant.name:28} {mutant.row}", flush=True)
+            for line in unnoticed:
+                print(f"          {line}", flush=True)
+    print(f"{killed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
