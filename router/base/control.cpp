@@ -200,7 +200,9 @@ void ControlConnection::prepare_session() {
         "('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') "
         "  OPERATOR(pg_catalog.=) 'remote_apply' THEN 'remote_apply' ELSE 'on' END)"
         ") AS s(name, value)");
-    // Not every platform has it, so apart.
+    // Not every release has these, and not every platform the last, so apart.
+    execute("SELECT pg_catalog.set_config(s.name, '0', false) FROM pg_catalog.pg_settings s "
+            "WHERE s.name IN ('idle_session_timeout', 'transaction_timeout')");
     try {
         execute("SET client_connection_check_interval = '1s'");
     } catch (const ControlError &) {

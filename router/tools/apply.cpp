@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include <boost/program_options.hpp>
@@ -141,10 +142,14 @@ class Apply {
     }
 
     bool identities_match() const {
-        for (std::size_t s = 0; s < states_.size(); ++s)
-            if (states_[s].has_identity && (states_[s].cluster_id != desired_.cluster_id ||
-                                            states_[s].shard_name != desired_.shards[s].name))
+        std::set<std::string> instances;
+        for (std::size_t s = 0; s < states_.size(); ++s) {
+            const ShardState &state = states_[s];
+            if (!instances.insert(state.instance).second) return false;
+            if (state.has_identity && (state.cluster_id != desired_.cluster_id ||
+                                       state.shard_name != desired_.shards[s].name))
                 return false;
+        }
         return true;
     }
 
@@ -222,7 +227,7 @@ int run_apply(const std::vector<std::string> &args) {
     const Request request = parse_request(args);
     try {
         return Apply(request).run();
-    } catch (const Refusal &refusal) {
+    } catch (const ApplyRefusal &refusal) {
         tell("ERROR", refusal.finding);
     } catch (const ControlError &error) {
         tell("ERROR", {std::string("catalog: ") + error.what(), error.detail, error.hint});

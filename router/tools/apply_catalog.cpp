@@ -39,15 +39,16 @@ void CatalogSession::require_catalog() {
         connection_.query("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = $1",
                           {Param::of_name("interlock")});
     if (extension.empty())
-        throw Refusal({"the catalog database does not have the extension interlock",
-                       {},
-                       "As a superuser, run in it: CREATE EXTENSION interlock;"});
+        throw ApplyRefusal({"the catalog database does not have the extension interlock",
+                            {},
+                            "As a superuser, run in it: CREATE EXTENSION interlock;"});
     if (extension.view(0, 0) != INTERLOCK_VERSION)
-        throw Refusal({"the catalog has version " + extension.text(0, 0) +
-                           " of the extension, and this program is version " INTERLOCK_VERSION,
-                       {},
-                       "Update the older of the two; for the extension: ALTER EXTENSION interlock "
-                       "UPDATE;"});
+        throw ApplyRefusal(
+            {"the catalog has version " + extension.text(0, 0) +
+                 " of the extension, and this program is version " INTERLOCK_VERSION,
+             {},
+             "Update the older of the two; for the extension: ALTER EXTENSION interlock "
+             "UPDATE;"});
 }
 
 void CatalogSession::keep_others_out() {
@@ -57,8 +58,8 @@ void CatalogSession::keep_others_out() {
                                .boolean(0, 0);
          ++attempt) {
         if (attempt == lock_attempts)
-            throw Refusal({"another \"interlock apply\" is running on this catalog", holder(),
-                           "Wait until it has ended."});
+            throw ApplyRefusal({"another \"interlock apply\" is running on this catalog", holder(),
+                                "Wait until it has ended."});
         std::this_thread::sleep_for(lock_pause);
     }
     // Nobody may edit or publish while the shards are made to match what was read. The cluster's
@@ -73,8 +74,8 @@ void CatalogSession::keep_others_out() {
                     "interlock.assignment, interlock.table_column IN SHARE ROW EXCLUSIVE MODE");
     } catch (const ControlError &error) {
         if (error.sqlstate != "55P03") throw;
-        throw Refusal({"the catalog is being edited by another transaction", error.what(),
-                       "Wait until it has ended, or give --lock-timeout."});
+        throw ApplyRefusal({"the catalog is being edited by another transaction", error.what(),
+                            "Wait until it has ended, or give --lock-timeout."});
     }
 }
 
@@ -98,10 +99,10 @@ DesiredState CatalogSession::read() {
     DesiredState desired;
     const Rows cluster = connection_.query("SELECT id, name, route_version FROM interlock.cluster");
     if (cluster.empty())
-        throw Refusal({"the catalog does not define a cluster",
-                       {},
-                       "Define one with interlock.create_cluster(), add_shard(), "
-                       "create_keyspace(), declare_table() and assign()."});
+        throw ApplyRefusal({"the catalog does not define a cluster",
+                            {},
+                            "Define one with interlock.create_cluster(), add_shard(), "
+                            "create_keyspace(), declare_table() and assign()."});
     desired.cluster_id = cluster.text(0, 0);
     desired.cluster_name = cluster.text(0, 1);
     desired.version = cluster.int32(0, 2);
@@ -111,7 +112,7 @@ DesiredState CatalogSession::read() {
     for (int row = 0; row < shards.size(); ++row)
         desired.shards.push_back({shards.int32(row, 0), shards.text(row, 1), shards.text(row, 2)});
     if (desired.shards.empty())
-        throw Refusal(
+        throw ApplyRefusal(
             {"the catalog does not define any shard", {}, "Add them with interlock.add_shard()."});
 
     const Rows keyspaces = connection_.query(
@@ -131,9 +132,9 @@ DesiredState CatalogSession::read() {
         desired.keyspaces.push_back(std::move(keyspace));
     }
     if (desired.keyspaces.empty())
-        throw Refusal({"the catalog does not define any keyspace",
-                       {},
-                       "Create one with interlock.create_keyspace()."});
+        throw ApplyRefusal({"the catalog does not define any keyspace",
+                            {},
+                            "Create one with interlock.create_keyspace()."});
 
     const auto shard_at = positions(desired.shards);
     const auto keyspace_at = positions(desired.keyspaces);

@@ -15,10 +15,10 @@ class CatalogSession {
   public:
     /// Connects, begins, and makes sure that there is a catalog of our version. `exclusive`: also
     /// keeps out other applies, edits and publications until the end; otherwise the transaction is
-    /// read-only, on one snapshot. Throws Refusal or ControlError.
+    /// read-only, on one snapshot. Throws ApplyRefusal or ControlError.
     CatalogSession(const std::string &conninfo, bool exclusive, const ApplyTimeouts &timeouts);
 
-    /// Throws Refusal if the catalog is not complete enough to be applied.
+    /// Throws ApplyRefusal if the catalog is not complete enough to be applied.
     DesiredState read();
 
     /// Whether a publication now would make a new version although the map is the same.

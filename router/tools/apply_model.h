@@ -20,9 +20,9 @@ struct Finding {
 };
 
 /// `interlock apply` cannot go on, for the one reason given.
-class Refusal : public std::runtime_error {
+class ApplyRefusal : public std::runtime_error {
   public:
-    explicit Refusal(Finding reason)
+    explicit ApplyRefusal(Finding reason)
         : std::runtime_error(reason.message), finding(std::move(reason)) {}
     Finding finding;
 };
