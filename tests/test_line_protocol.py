@@ -7,12 +7,11 @@ import pytest
 
 from localcluster.line import parse_answer
 from support.placement import keys_on
-from support.router import SLACK
+from support.router import SLACK, memory_bound
 from support.statements import BALANCE, CREDIT, DEBIT, INSERT, ok
 from support.wait import Stopwatch, wait_until
 
 S0, S1 = keys_on("s0", 20), keys_on("s1", 20)
-MIB = 1024  # in KiB, as resident_kib() counts
 
 
 def alive(cluster, seconds=2.0):
@@ -85,7 +84,7 @@ def test_a_line_longer_than_the_limit_is_r02_and_its_rest_is_thrown_away(cluster
         assert (answer.code, answer.tx) == ("R02", "I"), answer.raw[:200]
         assert len(answer.raw) < 1000
         assert ok(client.q(BALANCE, S0[0])).rows == [[1000]]
-    assert cluster.router.resident_kib() - before < 8 * MIB * SLACK
+    assert cluster.router.resident_kib() - before < memory_bound(8)
     alive(cluster)
 
 
@@ -175,7 +174,7 @@ def test_two_thousand_connections_are_held_and_served_in_bounded_memory(cluster)
         assert client.read_line().startswith("OK tag=SELECT"), "each of the crowd is answered"
     assert cluster.router.status().clients >= 2000
     used = cluster.router.resident_kib() - before
-    assert used < 64 * MIB * SLACK, f"2,000 connections cost {used} KiB"
+    assert used < memory_bound(64), f"2,000 connections cost {used} KiB"
     alive(cluster)
     for client in crowd:
         client.close()
@@ -235,7 +234,7 @@ def test_a_client_that_never_reads_is_held_back_and_then_closed_while_others_are
         return stopped.is_set()
 
     wait_until(grown_and_served, 60, "the deaf client is closed")
-    assert peak < 48 * MIB * SLACK, f"a client that never reads made the router grow by {peak} KiB"
+    assert peak < memory_bound(48), f"a client that never reads made the router grow by {peak} KiB"
     wait_until(lambda: cluster.router.status().shards["s0"]["borrowed"] == 0, 10, "its backend is free")
 
 
@@ -254,7 +253,7 @@ def test_an_answer_larger_than_the_limit_is_refused_and_costs_no_memory(make_clu
     before = cluster.router.resident_kib()
     answer = client.q(f"SELECT * FROM account WHERE account_id IN ({', '.join('?' * 10)})", *S0[:10])
     assert (answer.code, answer.tx) == ("R37", "I"), answer.raw[:200]
-    assert cluster.router.resident_kib() - before < 8 * MIB * SLACK
+    assert cluster.router.resident_kib() - before < memory_bound(8)
     assert ok(client.q(BALANCE, S0[0])).rows == [[1000]]
     # Inside a transaction it fails it.
     ok(client.q("BEGIN"))

@@ -18,13 +18,21 @@ if not BINARY.is_absolute():
 SANITIZED = "asan" in BINARY.parts
 # How much slower (and bigger) than a plain build things may be.
 SLACK = 4 if SANITIZED else 1
+# Freed memory that AddressSanitizer keeps from reuse, to catch those who still use it.
+QUARANTINE_MIB = 64
 # Any sign of a sanitizer, an assertion, or an exception that nobody caught.
 FAULT = re.compile(r"Sanitizer|runtime error:|[Aa]ssertion|terminate called|stack smashing|"
                    r"pure virtual|double free|corrupted")
 SANITIZER_OPTIONS = {
-    "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:detect_stack_use_after_return=1",
+    "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:detect_stack_use_after_return=1:"
+                    f"quarantine_size_mb={QUARANTINE_MIB}",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
+
+
+def memory_bound(mib):
+    """KiB that a router may have grown by where a plain build is allowed `mib`."""
+    return 1024 * (mib * SLACK + (QUARANTINE_MIB if SANITIZED else 0))
 
 
 def environment(extra=None):
