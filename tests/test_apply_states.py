@@ -1,5 +1,6 @@
 """`interlock apply` meets shards in every state: half done, tampered with, lost, ahead, frozen."""
 
+import shutil
 import subprocess
 import time
 
@@ -7,6 +8,7 @@ import psycopg
 import pytest
 
 from support.placement import keys_in_bucket
+from support.postgres import Postgres
 from support.router import BINARY, environment
 from support.wait import wait_until
 
@@ -199,6 +201,57 @@ def test_a_role_that_may_not_is_told_so_before_anything_happens(described):
     plain = described.s1.conninfo("app", "app")
     described.catalog.sql("SELECT interlock.set_shard_conninfo('s1', %s)", plain)
     refused(described, "s1", "permission denied")
+
+
+def test_a_standby_is_no_shard_but_several_hosts_find_the_primary(applied, owner, new_folder):
+    standby = Postgres(new_folder("standby"), "standby", owner)
+    shutil.rmtree(standby.data)
+    subprocess.run(
+        owner.argv([standby.bin / "pg_basebackup", "-h", "127.0.0.1", "-p", str(applied.s1.port), "-U", "postgres",
+                    "-D", standby.data, "-R", "-X", "stream", "-c", "fast"]),
+        env=owner.environment(), check=True)
+    with (standby.data / "postgresql.auto.conf").open("a") as settings:
+        settings.write(f"\nport = {standby.port}\n")
+    standby.start()
+    try:
+        applied.catalog.sql("SELECT interlock.set_shard_conninfo('s1', %s)", standby.conninfo("app"))
+        refused(applied, '"s1" leads to a standby')
+        applied.catalog.sql(
+            "SELECT interlock.set_shard_conninfo('s1', %s)",
+            f"host=127.0.0.1,127.0.0.1 port={standby.port},{applied.s1.port} dbname=app target_session_attrs=primary")
+        applied.apply()  # the new connection string is published
+        assert version(applied) == 2
+    finally:
+        standby.stop("immediate")
+
+
+def test_a_role_that_owns_the_tables_and_may_call_the_functions_is_enough(applied):
+    for name, instance in (("s0", applied.s0), ("s1", applied.s1)):
+        instance.sql("""CREATE ROLE dba LOGIN; ALTER TABLE account OWNER TO dba;
+                        GRANT USAGE ON SCHEMA interlock TO dba;
+                        GRANT ALL ON ALL TABLES IN SCHEMA interlock TO dba;
+                        GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA interlock TO dba""")
+        applied.catalog.sql("SELECT interlock.set_shard_conninfo(%s, %s)", name, instance.conninfo("app", "dba"))
+    applied.assign([4], "s1")
+    applied.apply()
+    assert 4 in owned(applied, "s1")
+    applied.s0.sql("REVOKE EXECUTE ON FUNCTION interlock.accept_buckets FROM dba")
+    refused(applied, 'user "dba" may not execute accept_buckets')
+
+
+def test_a_third_shard_joins_and_gets_empty_buckets(applied):
+    applied.s0.sql("CREATE DATABASE third", dbname="postgres")
+    applied.s0.sql(applied.table, dbname="third")
+    applied.s0.sql("CREATE ROLE plain LOGIN", dbname="postgres")
+    applied.catalog.sql("SELECT interlock.add_shard('s2', %s)", applied.s0.conninfo("third", "plain"))
+    refused(applied, 'shard "s2" does not have the extension', 'run in database "third": CREATE EXTENSION interlock;')
+    applied.catalog.sql("SELECT interlock.set_shard_conninfo('s2', %s)", applied.s0.conninfo("third"))
+    applied.assign([1, 2], "s2")
+    applied.apply()
+    assert applied.s0.sql("SELECT bucket FROM interlock.bucket_state WHERE state = 'owned' ORDER BY 1",
+                          dbname="third") == [(1,), (2,)]
+    assert 2 not in owned(applied, "s0") and 1 not in owned(applied, "s1")
+    assert "nothing to do: 3 shards match route version 2" in applied.apply().stdout
 
 
 def test_two_applies_at_once_the_second_names_the_first(described):
