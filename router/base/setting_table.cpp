@@ -80,7 +80,7 @@ const std::array<SettingSpec, 21> table{{
     {"limits", "max_result_bytes", bytes, &S::max_result_bytes, 256, gigabyte, false,
      "one answer at most"},
     {"limits", "max_buffered_bytes", bytes, &S::max_buffered_bytes, 256, 1024 * gigabyte, false,
-     "answers not yet taken by clients, all together"},
+     "lines begun and answers not yet taken, over all clients"},
     {"limits", "shutdown_timeout", duration, &S::shutdown_timeout, 0, day, false,
      "how long SIGTERM lets transactions in progress finish"},
 
