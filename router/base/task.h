@@ -55,6 +55,8 @@ class FramePool {
     // A recycled frame would hide a use after free from the address sanitizer.
 #if defined(__SANITIZE_ADDRESS__)
     static constexpr bool sanitized = true;
+#elif defined(__has_feature)
+    static constexpr bool sanitized = __has_feature(address_sanitizer);
 #else
     static constexpr bool sanitized = false;
 #endif

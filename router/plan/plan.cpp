@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include "base/log.h"
+#include "sql/strict_scanner.h"
 
 #include <array>
 
@@ -18,13 +19,9 @@ bool spells_boolean(std::string_view text) {
     constexpr std::array<std::string_view, 8> words = {"true", "false", "yes", "no",
                                                        "on",   "off",   "1",   "0"};
     if (text.empty() || text == "o" || text == "O") return false;
-    for (const std::string_view word : words) {
-        if (text.size() > word.size()) continue;
-        bool same = true;
-        for (std::size_t i = 0; i < text.size() && same; ++i)
-            same = (text[i] | 0x20) == (word[i] | 0x20);
-        if (same) return true;
-    }
+    for (const std::string_view word : words)
+        if (text.size() <= word.size() && sql::same_word(text, word.substr(0, text.size())))
+            return true;
     return false;
 }
 

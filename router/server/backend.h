@@ -71,9 +71,6 @@ class Backend {
 
     [[nodiscard]] int pid() const { return pid_; }
     [[nodiscard]] Watch &watch() { return watch_; }
-    [[nodiscard]] bool has_input() const { return !in_.empty(); }
-    /// Larger results are given back at once, so that idle connections stay small.
-    void shrink() { in_.clear(); }
 
     /// Calls `callback(owner, this)` when something arrives while nobody waits for it. The callback
     /// may destroy the backend.

@@ -21,6 +21,20 @@ Millis with_jitter(Millis value) {
     return value / 2 + static_cast<Millis>(random() % static_cast<unsigned long>(value / 2 + 1));
 }
 
+// Takes the messages a server may send at any time out of the backend's buffer; false if there is
+// anything else, which ends its usefulness. The beginning of a further message stays.
+bool only_notices(Backend &backend) {
+    wire::Frame frame;
+    for (;;) {
+        const wire::FrameState state = backend.peek(idle_frame_limit, frame);
+        if (state == wire::FrameState::need_more) return true;
+        if (state != wire::FrameState::ready ||
+            (frame.type != 'N' && frame.type != 'S' && frame.type != 'A'))
+            return false;
+        backend.pop(frame.size);
+    }
+}
+
 }  // namespace
 
 // Lease -------------------------------------------------------------------------------------------
@@ -203,22 +217,13 @@ void Pool::hand_out(std::unique_ptr<Backend> backend) {
     kept->watch().arm_stray();
 }
 
-// Something arrived on a connection that nobody waits for. On an idle one it is a notice, a changed
-// parameter, or its end: a server that stops says so, and the connection is not offered again.
+// Something arrived on a connection that nobody waits for: a notice, a changed parameter, or its
+// end. A server that stops says so, and the connection is not offered again.
 void Pool::became_readable(Backend *backend) {
     const auto it = std::find_if(idle_.begin(), idle_.end(),
                                  [&](const auto &idle) { return idle.get() == backend; });
     if (it == idle_.end()) return;  // lent: its borrower will read it
-    bool usable = backend->fill_now() != Io::closed;
-    wire::Frame frame;
-    while (usable) {
-        const wire::FrameState state = backend->peek(idle_frame_limit, frame);
-        if (state == wire::FrameState::need_more) break;
-        usable = state == wire::FrameState::ready &&
-                 (frame.type == 'N' || frame.type == 'S' || frame.type == 'A');
-        if (usable) backend->pop(frame.size);
-    }
-    if (usable) {
+    if (backend->fill_now() != Io::closed && only_notices(*backend)) {
         backend->watch().arm_stray();
         return;
     }
@@ -230,8 +235,11 @@ void Pool::became_readable(Backend *backend) {
 
 void Pool::take_back(std::unique_ptr<Backend> backend) {
     backend->idle_since = loop_.now();
-    backend->shrink();
-    hand_out(std::move(backend));
+    // What came behind the end of the answer, in the same read, may be the server's goodbye.
+    if (only_notices(*backend))
+        hand_out(std::move(backend));
+    else
+        destroyed(std::move(backend));
 }
 
 void Pool::destroyed(std::unique_ptr<Backend> backend) {

@@ -61,7 +61,8 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
     case AnswerEnd::malformed: return broken(answer, effect, shard);
     case AnswerEnd::timed_out:
         if (!answer.sent) return broken(answer, effect, shard);
-        if (answer.transaction == '\0' && effect != Effect::read)
+        // Only an error, and ReadyForQuery after it, say that a cancelled write was rolled back.
+        if (effect != Effect::read && (answer.transaction == '\0' || !answer.has_error()))
             return broken(answer, effect, shard);
         if (answer.has_error() && answer.error.sqlstate != "57014")
             return backend_error(answer.error);

@@ -1,5 +1,6 @@
 #include "session/serve.h"
 
+#include "base/command_line.h"
 #include "base/log.h"
 #include "route/catalog_watcher.h"
 #include "session/line_client.h"
@@ -139,6 +140,9 @@ class Server {
             log_error("configuration not reloaded, the old settings stay: %s", error.c_str());
             return;
         }
+        for (const std::string &name : restart_needed(worker_.settings(), fresh))
+            log_warning("setting %s takes effect at the next start", name.c_str());
+        keep_restart_settings(worker_.settings(), fresh);
         worker_.replace_settings(std::move(fresh));
         apply_log_level(worker_.settings());
         watcher_->set_intervals(worker_.settings().catalog_poll_interval,

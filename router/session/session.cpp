@@ -134,14 +134,8 @@ Task<Reply> Session::commit() {
         co_return answer;
     }
     if (transaction_ == Transaction::failed) {
-        if (lost_) {
-            answer.refusal = std::move(*lost_);
-            lost_.reset();
-        } else {
-            answer.refusal = refusal(
-                Code::R13, "the transaction has failed and cannot be committed", "Send ROLLBACK.");
-        }
-        co_return answer;
+        co_return refuse_failed(std::move(answer),
+                                "the transaction has failed and cannot be committed");
     }
     if (pinned_) {
         const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
@@ -163,6 +157,19 @@ Task<Reply> Session::commit() {
     leave_transaction();
     answer.transaction = transaction_;
     co_return answer;
+}
+
+// In a failed transaction: the loss of its backend is told once, with the shard's own words.
+Reply Session::refuse_failed(Reply answer, const char *message) {
+    if (lost_) {
+        answer.refusal = std::move(lost_->refusal);
+        answer.shard = std::move(lost_->shard);
+        answer.pid = lost_->pid;
+        lost_.reset();
+    } else {
+        answer.refusal = refusal(Code::R13, message, "Send ROLLBACK.");
+    }
+    return answer;
 }
 
 Task<Reply> Session::rollback() {
@@ -222,13 +229,15 @@ void Session::backend_stirred() {
     }
     if (alive) return;
     const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
+    Refusal why;
     if (!error.sqlstate.empty()) {
-        lost_ = refusal(Code::R31, error.message);
-        lost_->sqlstate = error.sqlstate;
+        why = refusal(Code::R31, error.message);
+        why.sqlstate = error.sqlstate;
     } else {
-        lost_ = refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
+        why = refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
     }
-    lost_->detail = "The transaction was rolled back by the shard; this statement was not sent.";
+    why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
+    lost_ = Lost{std::move(why), shard, pinned_->pid()};
     pinned_.discard();
     transaction_ = Transaction::failed;
 }
@@ -243,14 +252,8 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     Reply answer = reply();
 
     if (transaction_ == Transaction::failed) {
-        if (lost_) {
-            answer.refusal = std::move(*lost_);
-            lost_.reset();
-        } else {
-            answer.refusal = refusal(
-                Code::R13, "the transaction has failed; its statements are ignored until ROLLBACK");
-        }
-        co_return answer;
+        co_return refuse_failed(std::move(answer),
+                                "the transaction has failed; its statements are ignored");
     }
     const bool autocommit = transaction_ == Transaction::none;
     if (autocommit && worker_.stopping())

@@ -64,6 +64,7 @@ class Session {
     [[nodiscard]] Task<void> fail_transaction();
     [[nodiscard]] Task<void> give_back_rolled_back();
     void leave_transaction();
+    [[nodiscard]] Reply refuse_failed(Reply answer, const char *message);
     [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
 
     Worker &worker_;
@@ -71,7 +72,12 @@ class Session {
     std::shared_ptr<const Routes> snapshot_;  ///< of the transaction in progress
     Lease pinned_;
     ShardIndex pinned_shard_ = 0;
-    std::optional<Refusal> lost_;  ///< why the pinned backend was lost, not yet told
+    struct Lost {
+        Refusal refusal;
+        std::string shard;
+        int pid;
+    };
+    std::optional<Lost> lost_;  ///< why the pinned backend was lost, not yet told
 };
 
 }  // namespace interlock
