@@ -110,6 +110,19 @@ def test_a_taken_line_port_is_said_and_the_next_one_is_used(checkout):
     checkout.run("ask", "STATUS")
 
 
+def test_a_shard_whose_port_was_taken_meanwhile_moves_to_another_and_the_router_finds_it(checkout):
+    checkout.run("up", "--no-tour")
+    checkout.run("down")
+    port = checkout.state()["ports"]["s1"]
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        text = checkout.run("up")
+    assert checkout.state()["ports"]["s1"] != port
+    assert "publish route version 2" in text and "IL101" in text
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root has instances run as another user")
 def test_a_checkout_the_instances_user_cannot_enter_keeps_its_data_elsewhere(checkout, owner):
     checkout.root.parent.chmod(0o700)
