@@ -7,8 +7,8 @@ namespace interlock {
 
 namespace {
 
-// The name is resolved as the statement did; the rest is done as the extension's owner, because whoever
-// makes a partition may neither read the extension's tables nor own the parent.
+// The name is resolved as the statement did; the rest is done as the extension's owner, because
+// whoever makes a partition may neither read the extension's tables nor own the parent.
 void guard_child(const RangeVar *name) {
     const Oid relid = RangeVarGetRelid(const_cast<RangeVar *>(name), NoLock, true);
     if (!OidIsValid(relid)) return;

@@ -68,68 +68,76 @@ namespace {
     pg_unreachable();
 }
 
-const Keyspace *require_keyspace(const Ownership &ownership, const char *name, std::size_t length) {
-    const Keyspace *keyspace = find_keyspace(ownership, name, length);
+const Keyspace *require_keyspace(const Ownership &ownership, std::string_view name) {
+    const Keyspace *keyspace = find_keyspace(ownership, name);
     if (keyspace == nullptr)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("keyspace \"%.*s\" is not defined in this database",
-                               static_cast<int>(length), name),
+                               static_cast<int>(name.size()), name.data()),
                         errhint("\"interlock apply\" defines it on every shard.")));
     return keyspace;
 }
 
-std::int32_t bucket_of_key(GuardCache *cache, Datum key) {
-    return placement::bucket_of_hash(hash_of_key(key, cache->type), cache->keyspace->buckets);
-}
-
-// Brings the cache of a call site up to date with the state.
-void refresh(GuardCache *cache, const Ownership &ownership, const char *keyspace,
-             std::size_t length) {
-    if (likely(cache->generation == ownership.generation && cache->keyspace != nullptr)) return;
-    cache->keyspace = require_keyspace(ownership, keyspace, length);
-    cache->type =
-        require_key_type_of(cache->declared, cache->keyspace->family, cache->keyspace->name);
-    cache->generation = ownership.generation;
-}
-
-[[noreturn]] void refuse_null_key(const char *keyspace, std::size_t length) {
+[[noreturn]] void refuse_null_key(std::string_view keyspace) {
     ereport(ERROR, (errcode(ERRCODE_NOT_NULL_VIOLATION), errmsg("null shard key"),
                     errdetail("A row without a key belongs to no bucket of keyspace \"%.*s\".",
-                              static_cast<int>(length), keyspace)));
+                              static_cast<int>(keyspace.size()), keyspace.data())));
     pg_unreachable();
 }
 
-[[noreturn]] void refuse_bucket_change(const char *keyspace, std::size_t length, std::int32_t from,
+[[noreturn]] void refuse_bucket_change(const Keyspace *keyspace, std::int32_t from,
                                        std::int32_t to) {
-    ereport(ERROR,
-            (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-             errmsg("update would move a row from bucket %d to bucket %d of keyspace \"%.*s\"",
-                    from, to, static_cast<int>(length), keyspace),
-             errhint("Delete the row and insert it under its new key.")));
+    ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                    errmsg("update would move a row from bucket %d to bucket %d of keyspace \"%s\"",
+                           from, to, keyspace->name),
+                    errhint("Delete the row and insert it under its new key.")));
     pg_unreachable();
+}
+
+// Returns the bucket of `key` if this shard may take a write to it now, else raises IL101, IL103 or
+// IL104; 42704 when the keyspace is unknown here, 42804 when the key does not fit it. `name` gives
+// the keyspace's name; it is asked for only after the state has changed.
+template <typename Name>
+std::int32_t require_writable(GuardCache *cache, Name name, Datum key) {
+    const Ownership &ownership = current_ownership();
+    if (unlikely(cache->generation != ownership.generation || cache->name_varies)) {
+        cache->keyspace = require_keyspace(ownership, name());
+        cache->type =
+            require_key_type_of(cache->declared, cache->keyspace->family, cache->keyspace->name);
+        cache->generation = ownership.generation;
+    }
+    const Keyspace *keyspace = cache->keyspace;
+    const std::int32_t bucket =
+        placement::bucket_of_hash(hash_of_key(key, cache->type), keyspace->buckets);
+    const BucketState state =
+        keyspace->states == nullptr ? BucketState::none : keyspace->states[bucket];
+    if (likely(state == BucketState::owned && ownership.writable)) return bucket;
+    if (ownership.restored) refuse_restored_copy(ownership);
+    // The one exemption: rows that a move brings here.
+    if (state == BucketState::importing && ownership.writable && IsLogicalWorker()) return bucket;
+    refuse_bucket(ownership, keyspace, bucket);
+}
+
+// Text argument 0 of a function, the keyspace.
+std::string_view keyspace_argument(FunctionCallInfo fcinfo) {
+    if (PG_ARGISNULL(0))
+        ereport(ERROR,
+                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("keyspace must not be null")));
+    const text *name = PG_GETARG_TEXT_PP(0);
+    return {VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)};
+}
+
+// The cache of refuse_write(keyspace, key, ...).
+GuardCache *argument_cache(FunctionCallInfo fcinfo) {
+    GuardCache *cache = guard_cache(fcinfo->flinfo);
+    if (unlikely(!OidIsValid(cache->declared))) {
+        cache->declared = get_fn_expr_argtype(fcinfo->flinfo, 1);
+        cache->name_varies = !get_fn_expr_arg_stable(fcinfo->flinfo, 0);
+    }
+    return cache;
 }
 
 }  // namespace
-
-GuardCache *guard_cache(FmgrInfo *function) {
-    if (unlikely(function->fn_extra == nullptr))
-        function->fn_extra = MemoryContextAllocZero(function->fn_mcxt, sizeof(GuardCache));
-    return static_cast<GuardCache *>(function->fn_extra);
-}
-
-std::int32_t require_writable(GuardCache *cache, const char *keyspace, std::size_t length,
-                              Datum key) {
-    const Ownership &ownership = current_ownership();
-    refresh(cache, ownership, keyspace, length);
-    const std::int32_t bucket = bucket_of_key(cache, key);
-    if (unlikely(ownership.restored)) refuse_restored_copy(ownership);
-    const BucketState state =
-        cache->keyspace->states == nullptr ? BucketState::none : cache->keyspace->states[bucket];
-    if (likely(state == BucketState::owned && ownership.is_shard)) return bucket;
-    // The one exemption: rows that a move brings here.
-    if (state == BucketState::importing && ownership.is_shard && IsLogicalWorker()) return bucket;
-    refuse_bucket(ownership, cache->keyspace, bucket);
-}
 
 }  // namespace interlock
 
@@ -137,33 +145,20 @@ using namespace interlock;
 
 /// refuse_write(keyspace text, key anyelement) returns boolean: false, or an error.
 INTERLOCK_FUNCTION(interlock_refuse_write) {
-    if (PG_ARGISNULL(0))
-        ereport(ERROR,
-                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("keyspace must not be null")));
-    const text *keyspace = PG_GETARG_TEXT_PP(0);
-    if (PG_ARGISNULL(1)) refuse_null_key(VARDATA_ANY(keyspace), VARSIZE_ANY_EXHDR(keyspace));
-    GuardCache *cache = guard_cache(fcinfo->flinfo);
-    if (unlikely(!OidIsValid(cache->declared)))
-        cache->declared = get_fn_expr_argtype(fcinfo->flinfo, 1);
-    require_writable(cache, VARDATA_ANY(keyspace), VARSIZE_ANY_EXHDR(keyspace), PG_GETARG_DATUM(1));
+    if (PG_ARGISNULL(1)) refuse_null_key(keyspace_argument(fcinfo));
+    require_writable(
+        argument_cache(fcinfo), [&] { return keyspace_argument(fcinfo); }, PG_GETARG_DATUM(1));
     PG_RETURN_BOOL(false);
 }
 
 /// refuse_write(keyspace text, old anyelement, new anyelement) returns boolean: false, or an error.
 INTERLOCK_FUNCTION(interlock_refuse_update) {
-    if (PG_ARGISNULL(0))
-        ereport(ERROR,
-                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("keyspace must not be null")));
-    const text *keyspace = PG_GETARG_TEXT_PP(0);
-    const char *name = VARDATA_ANY(keyspace);
-    const std::size_t length = VARSIZE_ANY_EXHDR(keyspace);
-    if (PG_ARGISNULL(1) || PG_ARGISNULL(2)) refuse_null_key(name, length);
-    GuardCache *cache = guard_cache(fcinfo->flinfo);
-    if (unlikely(!OidIsValid(cache->declared)))
-        cache->declared = get_fn_expr_argtype(fcinfo->flinfo, 1);
-    const std::int32_t before = require_writable(cache, name, length, PG_GETARG_DATUM(1));
-    const std::int32_t after = require_writable(cache, name, length, PG_GETARG_DATUM(2));
-    if (before != after) refuse_bucket_change(name, length, before, after);
+    if (PG_ARGISNULL(1) || PG_ARGISNULL(2)) refuse_null_key(keyspace_argument(fcinfo));
+    GuardCache *cache = argument_cache(fcinfo);
+    const auto name = [&] { return keyspace_argument(fcinfo); };
+    const std::int32_t before = require_writable(cache, name, PG_GETARG_DATUM(1));
+    const std::int32_t after = require_writable(cache, name, PG_GETARG_DATUM(2));
+    if (before != after) refuse_bucket_change(cache->keyspace, before, after);
     PG_RETURN_BOOL(false);
 }
 
@@ -185,7 +180,7 @@ Datum key_of(GuardCache *cache, TupleTableSlot *slot, const Trigger *trigger) {
     }
     bool null;
     const Datum key = slot_getattr(slot, cache->attribute, &null);
-    if (null) refuse_null_key(trigger->tgargs[0], std::strlen(trigger->tgargs[0]));
+    if (null) refuse_null_key(trigger->tgargs[0]);
     return key;
 }
 
@@ -204,18 +199,19 @@ INTERLOCK_FUNCTION(interlock_guard) {
     if (trigger->tgnargs != 2)
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
                         errmsg("trigger needs two arguments: keyspace and key column")));
-    const char *name = trigger->tgargs[0];
-    const std::size_t length = std::strlen(name);
+    const auto name = [trigger] { return std::string_view(trigger->tgargs[0]); };
     GuardCache *cache = guard_cache(fcinfo->flinfo);
     const Datum key = key_of(cache, data->tg_trigslot, trigger);
-    const std::int32_t bucket = require_writable(cache, name, length, key);
-    if (TRIGGER_FIRED_BY_UPDATE(data->tg_event)) {
-        const Datum new_key = key_of(cache, data->tg_newslot, trigger);
-        const std::int32_t after = require_writable(cache, name, length, new_key);
-        if (bucket != after) refuse_bucket_change(name, length, bucket, after);
-        PG_RETURN_POINTER(data->tg_newtuple);
+    const std::int32_t bucket = require_writable(cache, name, key);
+    if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event)) PG_RETURN_POINTER(data->tg_trigtuple);
+
+    const Datum new_key = key_of(cache, data->tg_newslot, trigger);
+    // Most updates leave the key alone. (Of an integer: other keys are pointers, and are hashed.)
+    if (new_key != key) {
+        const std::int32_t after = require_writable(cache, name, new_key);
+        if (bucket != after) refuse_bucket_change(cache->keyspace, bucket, after);
     }
-    PG_RETURN_POINTER(data->tg_trigtuple);
+    PG_RETURN_POINTER(data->tg_newtuple);
 }
 
 /// guard_truncate() returns trigger: before TRUNCATE.
@@ -239,7 +235,7 @@ INTERLOCK_FUNCTION(interlock_guard_truncate) {
                                RelationGetRelationName(data->tg_relation)),
                         errdetail("It would remove the rows of every bucket on this shard."),
                         errhint("SET interlock.allow_truncate = on if this is what you mean.")));
-    const Keyspace *keyspace = require_keyspace(ownership, name, std::strlen(name));
+    const Keyspace *keyspace = require_keyspace(ownership, name);
     if (keyspace->shut > 0)
         ereport(ERROR, (errcode(ERRCODE_INTERLOCK_FENCED),
                         errmsg("cannot truncate sharded table \"%s\" while buckets are on the move",

@@ -99,7 +99,7 @@ bool family_of_name(const char *name, KeyFamily *result) {
     return false;
 }
 
-std::int64_t hash_of_key(Datum key, KeyType type) {
+std::int64_t hash_of_any_key(Datum key, KeyType type) {
     switch (type.base) {
     case INT8OID: return placement::splitmix64(DatumGetInt64(key));
     case INT4OID: return placement::splitmix64(DatumGetInt32(key));

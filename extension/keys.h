@@ -29,8 +29,14 @@ const char *family_name(KeyFamily family);
 /// The family of that name; false when there is none.
 bool family_of_name(const char *name, KeyFamily *result);
 
+/// The general case of hash_of_key().
+std::int64_t hash_of_any_key(Datum key, KeyType type);
+
 /// Hash of a key of a key type, never NULL. Frees what it detoasts or converts.
 /// Raises 22021 when a text has no UTF-8 form (databases in SQL_ASCII).
-std::int64_t hash_of_key(Datum key, KeyType type);
+inline std::int64_t hash_of_key(Datum key, KeyType type) {
+    return type.base == INT8OID ? placement::splitmix64(DatumGetInt64(key))
+                                : hash_of_any_key(key, type);
+}
 
 }  // namespace interlock

@@ -4,7 +4,15 @@
 
 namespace interlock {
 
+// The copy is good while no message has come since its making began.
+Ownership ownership_copy::current;
+std::uint64_t ownership_copy::invalidations = 1;
+std::uint64_t ownership_copy::built_at = 0;
+
 namespace {
+
+using ownership_copy::current;
+using ownership_copy::invalidations;
 
 // Columns of the tables read here; the order is that of sql/*.sql.
 constexpr int identity_cluster_id = 1, identity_shard_name = 2, identity_floor = 3,
@@ -20,13 +28,8 @@ enum Table { identity, local_keyspace, bucket_state, guarded_table, catalog_keys
 constexpr const char *table_names[table_count] = {"shard_identity", "local_keyspace",
                                                   "bucket_state", "guarded_table", "keyspace"};
 
-// The copy in use, and the context it lives in. `invalidations` counts the messages that concern
-// it; the copy is good while no message has come since its making began.
-Ownership current;
 MemoryContext current_context = nullptr;
 MemoryContext building_context = nullptr;
-std::uint64_t invalidations = 1;
-std::uint64_t built_at = 0;
 // The tables whose messages concern us. All zero while the extension is not there: then every
 // message does, because the creation of the extension is one of them.
 Oid watched[table_count];
@@ -118,7 +121,7 @@ void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, b
     pfree(type_name);
     keyspace.name = text_copy(name, context);
     keyspace.name_length = std::strlen(keyspace.name);
-    if (find_keyspace(*fresh, keyspace.name, keyspace.name_length) != nullptr) return;
+    if (find_keyspace(*fresh, name_of(keyspace)) != nullptr) return;
     keyspace.buckets = DatumGetInt32(buckets);
     if (local)
         keyspace.states = static_cast<BucketState *>(MemoryContextAllocZero(
@@ -141,6 +144,7 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                     GetSystemIdentifier() ||
                 DatumGetObjectId(values[identity_database_oid - 1]) != MyDatabaseId;
         });
+    fresh->writable = fresh->is_shard && !fresh->restored;
     there = there && scan_table(watched[local_keyspace], snapshot, 0, nullptr,
                                 [&](const Datum *values, const bool *) {
                                     add_keyspace(fresh, values[keyspace_name - 1],
@@ -160,11 +164,10 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
         there &&
         scan_table(
             watched[bucket_state], snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
-                const text *name = DatumGetTextPP(values[state_keyspace - 1]);
-                const std::size_t length = VARSIZE_ANY_EXHDR(name);
-                if (last == nullptr || last->name_length != length ||
-                    std::memcmp(last->name, VARDATA_ANY(name), length) != 0)
-                    last = const_cast<Keyspace *>(find_keyspace(*fresh, VARDATA_ANY(name), length));
+                const text *text_name = DatumGetTextPP(values[state_keyspace - 1]);
+                const std::string_view name(VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name));
+                if (last == nullptr || name_of(*last) != name)
+                    last = const_cast<Keyspace *>(find_keyspace(*fresh, name));
                 const std::int32_t bucket = DatumGetInt32(values[state_bucket - 1]);
                 if (last == nullptr || last->states == nullptr || bucket < 0 ||
                     bucket >= last->buckets)
@@ -183,7 +186,9 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
     return there;
 }
 
-void rebuild() {
+}  // namespace
+
+void ownership_copy::rebuild() {
     if (!callback_registered) {
         CacheRegisterRelcacheCallback(relation_changed, static_cast<Datum>(0));
         callback_registered = true;
@@ -230,8 +235,6 @@ void rebuild() {
     }
 }
 
-}  // namespace
-
 const char *state_name(BucketState state) {
     switch (state) {
     case BucketState::none: return "none";
@@ -243,17 +246,10 @@ const char *state_name(BucketState state) {
     return "unknown";
 }
 
-const Ownership &current_ownership() {
-    AcceptInvalidationMessages();
-    if (unlikely(built_at != invalidations)) rebuild();
-    return current;
-}
-
-const Keyspace *find_keyspace(const Ownership &ownership, const char *name, std::size_t length) {
+const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name) {
     for (int i = 0; i < ownership.keyspace_count; ++i) {
         const Keyspace *keyspace = &ownership.keyspaces[i];
-        if (keyspace->name_length == length && std::memcmp(keyspace->name, name, length) == 0)
-            return keyspace;
+        if (name_of(*keyspace) == name) return keyspace;
     }
     return nullptr;
 }

@@ -20,7 +20,7 @@ enum class BucketState : std::uint8_t { none, owned, fenced, moved, importing };
 const char *state_name(BucketState state);
 
 struct Keyspace {
-    const char *name;
+    const char *name;  ///< with a NUL behind it
     std::size_t name_length;
     KeyFamily family;
     std::int32_t buckets;
@@ -29,10 +29,15 @@ struct Keyspace {
     std::int32_t shut;  ///< how many buckets are fenced or importing
 };
 
+inline std::string_view name_of(const Keyspace &keyspace) {
+    return {keyspace.name, keyspace.name_length};
+}
+
 struct Ownership {
     bool installed;  ///< the extension exists in this database
     bool is_shard;   ///< shard_identity has its row
     bool restored;   ///< it does, but it names another server or database
+    bool writable;   ///< is_shard and not restored: owned buckets take writes
     std::int32_t floor;
     pg_uuid_t cluster;
     const char *shard;  ///< nullptr unless is_shard
@@ -43,13 +48,25 @@ struct Ownership {
     std::uint64_t generation;  ///< differs after each rebuild: pointers into an older one are dead
 };
 
+namespace ownership_copy {
+extern Ownership current;
+extern std::uint64_t invalidations;  ///< messages that concern the copy, so far
+extern std::uint64_t built_at;       ///< value of `invalidations` that the copy is good for
+void rebuild();
+}  // namespace ownership_copy
+
 /// The state as of now. Takes pending invalidations first; reads the tables only if something
 /// changed. Call inside a valid transaction. The result, and everything it points to, is good until
 /// the next call.
-const Ownership &current_ownership();
+inline const Ownership &current_ownership() {
+    AcceptInvalidationMessages();
+    if (unlikely(ownership_copy::built_at != ownership_copy::invalidations))
+        ownership_copy::rebuild();
+    return ownership_copy::current;
+}
 
 /// The keyspace of that name, or nullptr.
-const Keyspace *find_keyspace(const Ownership &ownership, const char *name, std::size_t length);
+const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name);
 
 /// A bucket_state row as it is now; for messages. Strings are palloc'd.
 struct BucketDetails {

@@ -27,7 +27,8 @@ struct Place {
 Place place(FunctionCallInfo fcinfo, const Ownership &ownership) {
     const text *name = PG_GETARG_TEXT_PP(0);
     const KeyType type = argument_type(fcinfo->flinfo, 1);
-    const Keyspace *keyspace = find_keyspace(ownership, VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
+    const Keyspace *keyspace =
+        find_keyspace(ownership, {VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)});
     if (keyspace == nullptr)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("keyspace \"%.*s\" is not defined in this database",

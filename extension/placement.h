@@ -51,6 +51,10 @@ inline std::int64_t xxh3_64(const void *bytes, std::size_t length) {
 
 /// floormod(hash, buckets): 0 <= result < buckets, for every hash. `buckets` must be positive.
 constexpr std::int32_t bucket_of_hash(std::int64_t hash, std::int32_t buckets) {
+    // A power of two, the usual case, needs no division: it is 64-bit and slow.
+    if ((buckets & (buckets - 1)) == 0)
+        return static_cast<std::int32_t>(static_cast<std::uint64_t>(hash) &
+                                         static_cast<std::uint64_t>(buckets - 1));
     const std::int64_t remainder = hash % buckets;
     return static_cast<std::int32_t>(remainder < 0 ? remainder + buckets : remainder);
 }
@@ -58,5 +62,7 @@ constexpr std::int32_t bucket_of_hash(std::int64_t hash, std::int32_t buckets) {
 static_assert(bucket_of_hash(-1, 16) == 15);
 static_assert(bucket_of_hash(INT64_MIN, 1) == 0);
 static_assert(bucket_of_hash(INT64_MIN, 65536) == 0);
+static_assert(bucket_of_hash(-65537, 65536) == 65535);
+static_assert(bucket_of_hash(-1, 15) == 14 && bucket_of_hash(INT64_MIN, 65535) == 32767);
 
 }  // namespace interlock::placement

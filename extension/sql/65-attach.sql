@@ -1,24 +1,38 @@
 -- Attaching the guard to tables, their partitions and children.
 
-CREATE FUNCTION interlock.guard_triggers(keyspace text, key_column text,
-    OUT name name, OUT definition text, OUT function regprocedure) RETURNS SETOF record
+CREATE FUNCTION interlock.guard_triggers(keyspace text, key_column text, partitioned boolean,
+    OUT name name, OUT definition text, OUT function regprocedure, OUT arguments text[],
+    OUT type smallint, OUT condition text) RETURNS SETOF record
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    -- "~" sorts behind letters. Constraint and order do not matter to the row triggers: they run after
-    -- all BEFORE triggers, on the rows as written.
-    VALUES ('~interlock_insert'::name,
-            format('AFTER INSERT ON %%s FOR EACH ROW WHEN (interlock.refuse_write(%L, NEW.%I)) '
-                   'EXECUTE FUNCTION interlock.guard(%L, %L)', keyspace, key_column, keyspace, key_column),
-            'interlock.guard()'::regprocedure),
-           ('~interlock_guard'::name,
-            format('AFTER UPDATE OR DELETE ON %%s FOR EACH ROW '
-                   'EXECUTE FUNCTION interlock.guard(%L, %L)', keyspace, key_column),
-            'interlock.guard()'::regprocedure),
-           ('~interlock_truncate'::name,
-            format('BEFORE TRUNCATE ON %%s FOR EACH STATEMENT EXECUTE FUNCTION interlock.guard_truncate(%L)', keyspace),
-            'interlock.guard_truncate()'::regprocedure)
+    -- The row triggers run after all BEFORE triggers, on the rows as they were written. Measured choices
+    -- (tests/bench/guard_cost.py): a WHEN condition costs little a row and much a statement, so inserts
+    -- (COPY) have one; a queued event is the cheapest for an UPDATE of one row. Where an update can move
+    -- a row to another partition only a WHEN condition sees both of its keys.
+    SELECT t.name,
+           t.event || coalesce(' WHEN (' || t.condition || ')', '')
+               || format(' EXECUTE FUNCTION %s(%s)', t.function::regproc,
+                         (SELECT string_agg(quote_literal(a), ', ' ORDER BY n)
+                            FROM unnest(t.arguments) WITH ORDINALITY AS x(a, n))),
+           t.function, t.arguments, t.type::smallint, t.condition
+      FROM (VALUES
+            -- The numbers are pg_trigger.tgtype: row 1, before 2, insert 4, delete 8, update 16, truncate 32.
+            (true, '~interlock_insert'::name, 'AFTER INSERT ON %s FOR EACH ROW', 1 + 4,
+             format('interlock.refuse_write(%L::text, new.%I)', keyspace, key_column),
+             'interlock.guard()'::regprocedure, '{}'::text[]),
+            (NOT partitioned, '~interlock_guard', 'AFTER DELETE OR UPDATE ON %s FOR EACH ROW', 1 + 8 + 16,
+             NULL, 'interlock.guard()', ARRAY[keyspace, key_column]),
+            (partitioned, '~interlock_guard', 'AFTER DELETE ON %s FOR EACH ROW', 1 + 8,
+             NULL, 'interlock.guard()', ARRAY[keyspace, key_column]),
+            (partitioned, '~interlock_update', 'AFTER UPDATE ON %s FOR EACH ROW', 1 + 16,
+             format('interlock.refuse_write(%L::text, old.%I, new.%I)', keyspace, key_column, key_column),
+             'interlock.guard()', '{}'),
+            (true, '~interlock_truncate', 'BEFORE TRUNCATE ON %s FOR EACH STATEMENT', 2 + 32,
+             NULL, 'interlock.guard_truncate()', ARRAY[keyspace])
+           ) AS t(wanted, name, event, type, condition, function, arguments)
+     WHERE t.wanted
 $$;
-COMMENT ON FUNCTION interlock.guard_triggers(text, text) IS
+COMMENT ON FUNCTION interlock.guard_triggers(text, text, boolean) IS
     'the triggers that make up the guard of a table; %s in a definition stands for the table';
 
 CREATE FUNCTION interlock.family_tree(relation regclass) RETURNS TABLE (relid regclass, depth integer)
@@ -49,6 +63,7 @@ CREATE FUNCTION interlock.attach_guard(relation regclass, keyspace text, key_col
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    partitioned boolean := (SELECT c.relkind = 'p' OR c.relispartition FROM pg_class c WHERE c.oid = relation);
     member record;
     wanted record;
     present "char";
@@ -60,11 +75,11 @@ BEGIN
                       DETAIL = format('It is a partition or child of sharded table "%s".', relation);
         END IF;
         PERFORM interlock.check_key_column(member.relid, keyspace, key_column);
-        FOR wanted IN SELECT * FROM interlock.guard_triggers(keyspace, key_column) LOOP
+        FOR wanted IN SELECT * FROM interlock.guard_triggers(keyspace, key_column, partitioned) LOOP
             -- Row triggers of a partitioned table have been cloned to its partitions by now.
             SELECT t.tgenabled INTO present FROM pg_trigger t WHERE t.tgrelid = member.relid AND t.tgname = wanted.name;
             IF NOT FOUND THEN
-                EXECUTE format('CREATE TRIGGER %I %s', wanted.name, format(wanted.definition, member.relid));
+                EXECUTE format('CREATE TRIGGER %I %s', wanted.name, replace(wanted.definition, ' ON %s ', format(' ON %s ', member.relid)));
                 present := 'O';
             END IF;
             IF present <> 'A' THEN
@@ -84,8 +99,12 @@ DECLARE
     doomed record;
 BEGIN
     -- Parents first: their row triggers take the partitions' clones with them.
-    FOR doomed IN SELECT f.relid, w.name FROM interlock.family_tree(relation) f, interlock.guard_triggers('', '') w ORDER BY f.depth LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', doomed.name, doomed.relid);
+    FOR doomed IN
+        SELECT f.relid, t.tgname FROM interlock.family_tree(relation) f JOIN pg_trigger t ON t.tgrelid = f.relid
+         WHERE t.tgfoid IN ('interlock.guard()'::regprocedure, 'interlock.guard_truncate()'::regprocedure)
+         ORDER BY f.depth
+    LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', doomed.tgname, doomed.relid);
     END LOOP;
 END
 $$;
@@ -162,7 +181,7 @@ DECLARE
 BEGIN
     PERFORM interlock.require_shard();
     PERFORM interlock.require_newest_snapshot();
-    SELECT c.relkind, c.relpersistence, c.relnamespace::regnamespace AS schema INTO class FROM pg_class c WHERE c.oid = relation;
+    SELECT c.relkind, c.relpersistence, c.relispartition, c.relnamespace::regnamespace AS schema INTO class FROM pg_class c WHERE c.oid = relation;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'table % does not exist', quote_nullable(relation::text) USING ERRCODE = 'undefined_table';
     END IF;
@@ -188,6 +207,10 @@ BEGIN
         END IF;
         RAISE NOTICE 'table "%" is guarded with its parent "%", skipping', relation, ancestor.relid;
         RETURN;
+    END IF;
+    IF class.relispartition THEN
+        RAISE EXCEPTION 'table "%" is a partition', relation
+            USING ERRCODE = 'wrong_object_type', HINT = 'Give the partitioned table to interlock.shard_table().';
     END IF;
     SELECT g.* INTO ancestor FROM interlock.family_tree(relation) t JOIN interlock.guarded_table g ON g.relid = t.relid
      WHERE t.relid <> relation LIMIT 1;

@@ -50,7 +50,7 @@ CREATE FUNCTION interlock.check_guards() RETURNS TABLE (relation regclass, probl
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH member AS (
-        SELECT t.relid, g.keyspace, g.key_column, c.relkind
+        SELECT t.relid, g.keyspace, g.key_column, c.relkind, c.relkind = 'p' OR c.relispartition AS partitioned
           FROM interlock.guarded_table g
          CROSS JOIN LATERAL interlock.family_tree(g.relid) t
           JOIN pg_class c ON c.oid = t.relid
@@ -67,23 +67,23 @@ AS $$
          WHERE NOT a.attnotnull
          UNION ALL
         SELECT m.relid, format('trigger "%s" is missing', w.name)
-          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column) w
+          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column, m.partitioned) w
          WHERE m.relkind IN ('r', 'p')
            AND NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = m.relid AND t.tgname = w.name)
          UNION ALL
         SELECT m.relid, format('trigger "%s" is not ENABLE ALWAYS', t.tgname)
-          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column) w
+          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column, m.partitioned) w
           JOIN pg_trigger t ON t.tgrelid = m.relid AND t.tgname = w.name
          WHERE t.tgenabled <> 'A'
          UNION ALL
-        -- All but the table's own name must read as shard_table() would write it today.
         SELECT m.relid, format('trigger "%s" is not as shard_table() makes it', t.tgname)
-          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column) w
+          FROM member m CROSS JOIN LATERAL interlock.guard_triggers(m.keyspace, m.key_column, m.partitioned) w
           JOIN pg_trigger t ON t.tgrelid = m.relid AND t.tgname = w.name
-         WHERE t.tgfoid <> w.function
-            OR t.tgargs <> (SELECT string_agg(convert_to(a, getdatabaseencoding()) || '\x00'::bytea, '' ORDER BY n)
-                              FROM unnest(CASE w.name WHEN '~interlock_truncate' THEN ARRAY[m.keyspace]
-                                                      ELSE ARRAY[m.keyspace, m.key_column] END) WITH ORDINALITY AS x(a, n))
+         WHERE t.tgfoid <> w.function OR t.tgtype <> w.type OR t.tgattr <> ''
+            OR (w.condition IS NULL) <> (t.tgqual IS NULL)
+            OR position('WHEN (' || w.condition || ')' IN pg_get_triggerdef(t.oid)) = 0
+            OR t.tgargs <> coalesce((SELECT string_agg(convert_to(a, getdatabaseencoding()) || '\x00'::bytea, '' ORDER BY n)
+                                       FROM unnest(w.arguments) WITH ORDINALITY AS x(a, n)), '')
     )
     SELECT p.relid, p.what FROM problem p ORDER BY p.relid::text COLLATE "C", p.what COLLATE "C"
 $$;
