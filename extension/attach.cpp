@@ -1,4 +1,4 @@
-// The event trigger that guards tables which become part of a guarded table after shard_table().
+// The event trigger that keeps the guard on the partitions and children of guarded tables.
 #include "pg.h"
 
 #include "ownership.h"
@@ -7,9 +7,10 @@ namespace interlock {
 
 namespace {
 
-// The name is resolved as the statement did; the rest is done as the extension's owner, because
-// whoever makes a partition may neither read the extension's tables nor own the parent.
-void guard_child(const RangeVar *name) {
+// Calls interlock.<function>(regclass) for a table. The name is resolved as the statement did; the
+// rest is done as the extension's owner, because whoever makes a partition may neither read the
+// extension's tables nor own the parent.
+void call_for(const char *command, const RangeVar *name) {
     const Oid relid = RangeVarGetRelid(const_cast<RangeVar *>(name), NoLock, true);
     if (!OidIsValid(relid)) return;
 
@@ -21,27 +22,41 @@ void guard_child(const RangeVar *name) {
     if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
     Oid types[1] = {REGCLASSOID};
     Datum values[1] = {ObjectIdGetDatum(relid)};
-    if (SPI_execute_with_args("SELECT interlock.guard_child($1)", 1, types, values, nullptr, false,
-                              0) != SPI_OK_SELECT)
-        elog(ERROR, "could not guard a new child table");
+    if (SPI_execute_with_args(command, 1, types, values, nullptr, false, 0) != SPI_OK_SELECT)
+        elog(ERROR, "SPI_execute failed: %s", command);
     SPI_finish();
     SetUserIdAndSecContext(caller, context);
+}
+
+void guard_child(const RangeVar *name) {
+    call_for("SELECT interlock.guard_child($1)", name);
+}
+void unguard_child(const RangeVar *name) {
+    call_for("SELECT interlock.unguard_child($1)", name);
 }
 
 void on_create(const CreateStmt *create) {
     if (create->inhRelations != NIL) guard_child(create->relation);
 }
 
-// Only what makes a table the child of another. Anything else must not attach triggers: restoring a
-// dump runs ALTER TABLE too, in an order of its own.
+// Only what makes a table the child of another, or ends that. Anything else must not attach
+// triggers: restoring a dump runs ALTER TABLE too, in an order of its own.
 void on_alter(const AlterTableStmt *alter) {
     ListCell *cell;
     foreach (cell, alter->cmds) {
         const AlterTableCmd *command = static_cast<const AlterTableCmd *>(lfirst(cell));
-        if (command->subtype == AT_AddInherit)
-            guard_child(alter->relation);
-        else if (command->subtype == AT_AttachPartition)
+        switch (command->subtype) {
+        case AT_AddInherit: guard_child(alter->relation); break;
+        case AT_DropInherit: unguard_child(alter->relation); break;
+        case AT_AttachPartition:
             guard_child(reinterpret_cast<const PartitionCmd *>(command->def)->name);
+            break;
+        case AT_DetachPartition:
+        case AT_DetachPartitionFinalize:
+            unguard_child(reinterpret_cast<const PartitionCmd *>(command->def)->name);
+            break;
+        default: break;
+        }
     }
 }
 

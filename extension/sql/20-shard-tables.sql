@@ -62,20 +62,20 @@ CREATE FUNCTION interlock.state_changed() RETURNS trigger
 LANGUAGE C AS 'MODULE_PATHNAME', 'interlock_state_changed';
 COMMENT ON FUNCTION interlock.state_changed() IS 'trigger: makes every session read the shard''s state again';
 
-CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.shard_identity
-    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
-CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.local_keyspace
-    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
-CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.guarded_table
-    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
-CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.bucket_state
-    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
-CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON interlock.keyspace
-    FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed();
-ALTER TABLE interlock.shard_identity ENABLE ALWAYS TRIGGER state_changed;
-ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER state_changed;
-ALTER TABLE interlock.guarded_table ENABLE ALWAYS TRIGGER state_changed;
-ALTER TABLE interlock.bucket_state ENABLE ALWAYS TRIGGER state_changed;
-ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER state_changed;
+-- Of the catalog, only the keyspaces: bucket_of() knows them where no shard does.
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['shard_identity', 'local_keyspace', 'guarded_table', 'bucket_state', 'keyspace'] LOOP
+        EXECUTE pg_catalog.format('CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE ON interlock.%I '
+                                  'FOR EACH ROW EXECUTE FUNCTION interlock.state_changed()', name);
+        EXECUTE pg_catalog.format('CREATE TRIGGER state_truncated AFTER TRUNCATE ON interlock.%I '
+                                  'FOR EACH STATEMENT EXECUTE FUNCTION interlock.state_changed()', name);
+        EXECUTE pg_catalog.format('ALTER TABLE interlock.%I ENABLE ALWAYS TRIGGER state_changed, '
+                                  'ENABLE ALWAYS TRIGGER state_truncated', name);
+    END LOOP;
+END
+$$;
 ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
 ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
