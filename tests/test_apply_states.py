@@ -261,7 +261,9 @@ def test_two_applies_at_once_the_second_names_the_first(described):
         [BINARY, "apply", "--lock-timeout", "60s", "--catalog", described.catalog.conninfo("app", "postgres")],
         env=environment({"PGUSER": "postgres"}), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: described.s1.value("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, 30, "it waits")
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    wait_until(lambda: described.s1.value(waiting) > 0 or first.poll() is not None, 30, "it waits for the lock")
+    assert first.poll() is None, first.communicate()
     done = described.apply(check=False)
     assert done.returncode == 1
     assert 'another "interlock apply" is running' in done.stderr and "for user postgres" in done.stderr
