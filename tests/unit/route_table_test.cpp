@@ -1,0 +1,190 @@
+// Building a route table: what is complete is taken, every kind of damage is named.
+#include "route/route_table.h"
+
+#include "fixtures.h"
+
+#include <gtest/gtest.h>
+
+namespace interlock {
+namespace {
+
+using test::reference_rows;
+
+std::string rejection(const CatalogRows &rows) {
+    const auto table = RouteTable::build(rows);
+    return table ? "accepted" : table.error();
+}
+
+testing::AssertionResult rejected(const CatalogRows &rows, const std::string &expected) {
+    const std::string why = rejection(rows);
+    if (why.find(expected) != std::string::npos) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << '"' << why << "\" does not say \"" << expected << '"';
+}
+
+TEST(RouteTable, HoldsWhatTheCatalogSays) {
+    const auto table = test::build(reference_rows());
+    EXPECT_EQ(table->version, 3);
+    EXPECT_EQ(table->cluster_id, "6ae3c2f0-0000-4000-8000-000000000001");
+    ASSERT_EQ(table->shards.size(), 2U);
+    ASSERT_EQ(table->keyspaces.size(), 4U);
+    for (std::int64_t key = -100; key < 100; ++key) {
+        const auto &keyspace = table->keyspaces[0];
+        const Key hashed{placement::splitmix64(key)};
+        EXPECT_EQ(keyspace.shard_of(hashed), keyspace.bucket_of(hashed) % 2);
+    }
+    EXPECT_GT(table->memory(), sizeof(RouteTable));
+}
+
+TEST(RouteTable, DoesNotDependOnTheOrderOfRows) {
+    auto rows = reference_rows();
+    std::reverse(rows.routes.begin(), rows.routes.end());
+    std::reverse(rows.tables.begin(), rows.tables.end());
+    const auto table = test::build(rows);
+    const auto reference = test::build(reference_rows());
+    for (std::size_t i = 0; i < table->keyspaces.size(); ++i)
+        EXPECT_EQ(table->keyspaces[i].owner, reference->keyspaces[i].owner);
+}
+
+TEST(RouteTable, IdentifiersNeedNotBeDense) {
+    auto rows = reference_rows();
+    for (auto &shard : rows.shards)
+        shard.id = shard.id * 1000 - 7;
+    for (auto &route : rows.routes)
+        route.shard_id = route.shard_id * 1000 - 7;
+    EXPECT_EQ(rejection(rows), "accepted");
+}
+
+TEST(RouteTable, FindsTablesByFoldedName) {
+    const auto table = test::build(reference_rows());
+    bool ambiguous = false;
+    ASSERT_NE(table->find_table("", "account", ambiguous), nullptr);
+    EXPECT_EQ(table->find_table("public", "account", ambiguous)->sql_name, "public.account");
+    EXPECT_EQ(table->find_table("app", "account", ambiguous), nullptr);
+    EXPECT_EQ(table->find_table("", "Account", ambiguous), nullptr);
+    EXPECT_EQ(table->find_table("", "nothing", ambiguous), nullptr);
+    EXPECT_FALSE(ambiguous);
+    EXPECT_EQ(table->find_table("", "event", ambiguous), nullptr);
+    EXPECT_TRUE(ambiguous);
+    EXPECT_EQ(table->find_table("app", "event", ambiguous)->sql_name, "app.event");
+    EXPECT_FALSE(ambiguous);
+}
+
+TEST(RouteTable, RefusesAMissingBucket) {
+    auto rows = reference_rows();
+    rows.routes.erase(rows.routes.begin() + 15);
+    EXPECT_TRUE(rejected(rows, "bucket 15 of keyspace main has no route"));
+    rows.routes.clear();
+    EXPECT_TRUE(rejected(rows, "bucket 0 of keyspace main has no route"));
+}
+
+TEST(RouteTable, RefusesABucketWithTwoRoutes) {
+    auto rows = reference_rows();
+    rows.routes.push_back({1, 3, 1});
+    EXPECT_TRUE(rejected(rows, "bucket 3 of keyspace main has more than one route"));
+    rows = reference_rows();
+    rows.routes.push_back(rows.routes.front());  // even when both say the same
+    EXPECT_TRUE(rejected(rows, "more than one route"));
+}
+
+TEST(RouteTable, RefusesRoutesToNowhere) {
+    auto rows = reference_rows();
+    rows.routes[5].shard_id = 9;
+    EXPECT_TRUE(rejected(rows, "bucket 5 of keyspace main is on unknown shard 9"));
+    rows = reference_rows();
+    rows.routes[5].bucket = 16;
+    EXPECT_TRUE(rejected(rows, "bucket 16, which does not exist"));
+    rows.routes[5].bucket = -1;
+    EXPECT_TRUE(rejected(rows, "bucket -1, which does not exist"));
+    rows = reference_rows();
+    rows.routes[5].keyspace_id = 99;
+    EXPECT_TRUE(rejected(rows, "unknown keyspace 99"));
+}
+
+TEST(RouteTable, RefusesShardsAndKeyspacesThatCannotBe) {
+    auto rows = reference_rows();
+    rows.shards.clear();
+    EXPECT_TRUE(rejected(rows, "no shards are defined"));
+    for (const std::int32_t buckets : {0, -1, 65537}) {
+        rows = reference_rows();
+        rows.keyspaces[0].buckets = buckets;
+        EXPECT_TRUE(rejected(rows, "keyspace main has " + std::to_string(buckets) + " buckets"));
+    }
+    rows = reference_rows();
+    rows.keyspaces[0].hash = "xxh3_64";
+    EXPECT_TRUE(rejected(rows, "unknown key type or hash: bigint, xxh3_64"));
+    rows = reference_rows();
+    rows.keyspaces[1].hash = "splitmix64";
+    EXPECT_TRUE(rejected(rows, "unknown key type or hash: uuid, splitmix64"));
+    rows = reference_rows();
+    rows.keyspaces[1].key_type = "inet";
+    EXPECT_TRUE(rejected(rows, "unknown key type"));
+}
+
+TEST(RouteTable, RefusesTablesThatDoNotFit) {
+    auto rows = reference_rows();
+    rows.tables[0].keyspace_id = 77;
+    EXPECT_TRUE(rejected(rows, "table public.account is in an unknown keyspace"));
+    rows = reference_rows();
+    rows.tables[0].key_column = "id";
+    EXPECT_TRUE(rejected(rows, "no recorded column id, its shard key"));
+    rows = reference_rows();
+    rows.tables[0].version_column = "revision";
+    EXPECT_TRUE(rejected(rows, "no recorded column revision, its version column"));
+    rows = reference_rows();
+    rows.tables[0].key_column = "owner";  // text in a keyspace of bigint
+    EXPECT_TRUE(rejected(rows, "is not of the type of keyspace main"));
+    rows = reference_rows();
+    rows.columns[0].type_oid = oid::numeric;
+    EXPECT_TRUE(rejected(rows, "is not of the type of keyspace main"));
+    rows = reference_rows();
+    for (int i = 0; i < 1601; ++i)
+        rows.columns.push_back({1, "c" + std::to_string(i), "c" + std::to_string(i), oid::text});
+    EXPECT_TRUE(rejected(rows, "more than 1600 columns"));
+}
+
+TEST(RouteTable, LeavesOutATableThatWasNotApplied) {
+    auto rows = reference_rows();
+    std::erase_if(rows.columns, [](const auto &column) { return column.table_id == 1; });
+    const auto table = test::build(rows);
+    bool ambiguous = false;
+    EXPECT_EQ(table->find_table("", "account", ambiguous), nullptr);
+    EXPECT_FALSE(ambiguous);
+}
+
+TEST(RouteTable, AKeyspaceMayBeEmptyOfTablesAndATableOfVersions) {
+    auto rows = reference_rows();
+    rows.tables.clear();
+    EXPECT_EQ(rejection(rows), "accepted");
+    rows.keyspaces.clear();
+    rows.routes.clear();
+    EXPECT_EQ(rejection(rows), "accepted");
+}
+
+TEST(RouteTable, TakesTheLargestKeyspaceOnManyShards) {
+    CatalogRows rows;
+    rows.version = 1;
+    for (std::int32_t i = 0; i < 256; ++i)
+        rows.shards.push_back({i, "s" + std::to_string(i), ""});
+    rows.keyspaces = {{1, "wide", "text", "xxh3_64", 65536}};
+    for (std::int32_t bucket = 0; bucket < 65536; ++bucket)
+        rows.routes.push_back({1, bucket, bucket % 256});
+    const auto table = test::build(rows);
+    EXPECT_EQ(table->keyspaces[0].owner[65535], 255);
+    EXPECT_LT(table->memory(), 1U << 20);
+}
+
+TEST(KeyTypeOfOid, KnowsTheTypesAKeyMayHave) {
+    EXPECT_EQ(key_type_of_oid(oid::int2), KeyType::int2);
+    EXPECT_EQ(key_type_of_oid(oid::int4), KeyType::int4);
+    EXPECT_EQ(key_type_of_oid(oid::int8), KeyType::int8);
+    EXPECT_EQ(key_type_of_oid(oid::uuid), KeyType::uuid);
+    EXPECT_EQ(key_type_of_oid(oid::text), KeyType::text);
+    EXPECT_EQ(key_type_of_oid(oid::varchar), KeyType::text);
+    EXPECT_EQ(key_type_of_oid(oid::bytea), KeyType::bytea);
+    for (const std::uint32_t type : {oid::boolean, oid::float8, oid::numeric, oid::oid,
+                                     1042U /* char(n) */, 19U /* name */, oid::first_user})
+        EXPECT_FALSE(key_type_of_oid(type));
+}
+
+}  // namespace
+}  // namespace interlock
