@@ -46,7 +46,7 @@ DECLARE
     existing text;
 BEGIN
     IF name IS NULL OR name !~ '^[a-z0-9_-]{1,63}$' THEN
-        RAISE EXCEPTION 'invalid shard name: %', quote_nullable(name)
+        RAISE EXCEPTION 'invalid shard name: "%"', name
             USING ERRCODE = 'invalid_name', DETAIL = 'A name is 1 to 63 of a-z, 0-9, "_" and "-".';
     END IF;
     IF conninfo IS NULL THEN
@@ -78,7 +78,7 @@ BEGIN
     PERFORM interlock.lock_cluster();
     UPDATE interlock.shard s SET conninfo = set_shard_conninfo.conninfo WHERE s.name = set_shard_conninfo.name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'shard % does not exist', quote_nullable(name) USING ERRCODE = 'undefined_object';
+        RAISE EXCEPTION 'shard "%" does not exist', name USING ERRCODE = 'undefined_object';
     END IF;
 END
 $$;
@@ -96,7 +96,7 @@ BEGIN
         RAISE EXCEPTION 'keyspace name must not be empty' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF family IS NULL THEN
-        RAISE EXCEPTION 'type % cannot be a shard key', quote_nullable(key_type)
+        RAISE EXCEPTION 'type "%" cannot be a shard key', key_type
             USING ERRCODE = 'datatype_mismatch',
                   HINT = 'Key types are smallint, integer, bigint, uuid, text, character varying and bytea.';
     END IF;
@@ -169,7 +169,7 @@ BEGIN
     PERFORM interlock.lock_cluster();
     SELECT k.id INTO keyspace_id FROM interlock.keyspace k WHERE k.name = declare_table.keyspace;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'keyspace % does not exist', quote_nullable(keyspace)
+        RAISE EXCEPTION 'keyspace "%" does not exist', keyspace
             USING ERRCODE = 'undefined_object', HINT = 'Create it with interlock.create_keyspace().';
     END IF;
     SELECT * INTO existing FROM interlock.sharded_table t
@@ -220,11 +220,11 @@ BEGIN
     PERFORM interlock.lock_cluster();
     SELECT * INTO keyspace_row FROM interlock.keyspace k WHERE k.name = assign.keyspace;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'keyspace % does not exist', quote_nullable(keyspace) USING ERRCODE = 'undefined_object';
+        RAISE EXCEPTION 'keyspace "%" does not exist', keyspace USING ERRCODE = 'undefined_object';
     END IF;
     SELECT s.id INTO shard_id FROM interlock.shard s WHERE s.name = assign.shard;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'shard % does not exist', quote_nullable(shard) USING ERRCODE = 'undefined_object';
+        RAISE EXCEPTION 'shard "%" does not exist', shard USING ERRCODE = 'undefined_object';
     END IF;
     PERFORM interlock.check_bucket_numbers(keyspace_row.name, keyspace_row.buckets, buckets);
     INSERT INTO interlock.assignment AS a (keyspace, bucket, shard)

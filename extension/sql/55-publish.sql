@@ -57,16 +57,15 @@ BEGIN
     END IF;
 
     -- Every bucket has exactly one shard: at most one by the primary key, at least one by this check.
-    SELECT k.name, count(*) AS missing, (array_agg(b.bucket ORDER BY b.bucket))[1:5] AS some INTO gap
+    SELECT k.name, k.buckets, count(*) AS missing, (array_agg(b.bucket ORDER BY b.bucket))[1:5] AS some INTO gap
       FROM interlock.keyspace k
      CROSS JOIN LATERAL generate_series(0, k.buckets - 1) AS b(bucket)
      WHERE NOT EXISTS (SELECT FROM interlock.assignment a WHERE a.keyspace = k.id AND a.bucket = b.bucket)
      GROUP BY k.id ORDER BY k.name LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION '% of the buckets of keyspace "%" are not assigned', gap.missing, gap.name
+        RAISE EXCEPTION 'not all buckets of keyspace "%" are assigned', gap.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  DETAIL = format('Not assigned: %s%s.', array_to_string(gap.some, ', '),
-                                  CASE WHEN gap.missing > 5 THEN ', ...' ELSE '' END),
+                  DETAIL = format('Not assigned: %s of %s, among them %s.', gap.missing, gap.buckets, array_to_string(gap.some, ', ')),
                   HINT = 'Assign them with interlock.assign().';
     END IF;
     SELECT k.name, a.bucket INTO gap

@@ -34,7 +34,7 @@ BEGIN
         RAISE EXCEPTION 'cluster and shard must not be null' USING ERRCODE = 'null_value_not_allowed';
     END IF;
     IF shard !~ '^[a-z0-9_-]{1,63}$' THEN
-        RAISE EXCEPTION 'invalid shard name: %', quote_literal(shard)
+        RAISE EXCEPTION 'invalid shard name: "%"', shard
             USING ERRCODE = 'invalid_name', DETAIL = 'A name is 1 to 63 of a-z, 0-9, "_" and "-".';
     END IF;
     LOCK TABLE interlock.shard_identity IN SHARE ROW EXCLUSIVE MODE;
@@ -98,7 +98,7 @@ DECLARE
 BEGIN
     SELECT k.buckets INTO bucket_count FROM interlock.local_keyspace k WHERE k.name = require_buckets.keyspace;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'keyspace % is not defined in this database', quote_nullable(keyspace)
+        RAISE EXCEPTION 'keyspace "%" is not defined in this database', keyspace
             USING ERRCODE = 'undefined_object';
     END IF;
     PERFORM interlock.check_bucket_numbers(keyspace, bucket_count, buckets);
@@ -207,7 +207,8 @@ BEGIN
       FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
         ON CONFLICT ON CONSTRAINT bucket_state_pkey
         DO UPDATE SET state = 'moved', peer = excluded.peer, until = NULL,
-                      route_version = greatest(s.route_version, excluded.route_version);
+                      route_version = greatest(s.route_version, excluded.route_version)
+        WHERE (s.state, s.peer) IS DISTINCT FROM ('moved', excluded.peer) OR s.route_version < excluded.route_version;
     UPDATE interlock.shard_identity SET floor = release_buckets.route_version
      WHERE floor < release_buckets.route_version;
     RETURN cardinality(owned);

@@ -72,7 +72,7 @@ BEGIN
         IF member.relkind NOT IN ('r', 'p') THEN
             RAISE EXCEPTION 'foreign table "%" cannot be guarded', member.relid
                 USING ERRCODE = 'feature_not_supported',
-                      DETAIL = format('It is a partition or child of sharded table "%s".', relation);
+                      DETAIL = 'A partition or child of a sharded table must keep its rows on this shard.';
         END IF;
         PERFORM interlock.check_key_column(member.relid, keyspace, key_column);
         FOR wanted IN SELECT * FROM interlock.guard_triggers(keyspace, key_column, partitioned) LOOP
@@ -98,13 +98,16 @@ AS $$
 DECLARE
     doomed record;
 BEGIN
-    -- Parents first: their row triggers take the partitions' clones with them.
+    -- The row triggers of a partitioned table take the partitions' clones with them.
     FOR doomed IN
         SELECT f.relid, t.tgname FROM interlock.family_tree(relation) f JOIN pg_trigger t ON t.tgrelid = f.relid
          WHERE t.tgfoid IN ('interlock.guard()'::regprocedure, 'interlock.guard_truncate()'::regprocedure)
-         ORDER BY f.depth
+           AND t.tgparentid = 0
+           -- a child of two parents may still be guarded by the other one
+           AND (interlock.guarded_ancestor(f.relid)).relid IS NULL
+           AND NOT EXISTS (SELECT FROM interlock.guarded_table g WHERE g.relid = f.relid)
     LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', doomed.tgname, doomed.relid);
+        EXECUTE format('DROP TRIGGER %I ON %s', doomed.tgname, doomed.relid);
     END LOOP;
 END
 $$;
@@ -119,14 +122,14 @@ DECLARE
 BEGIN
     SELECT k.key_type INTO family FROM interlock.local_keyspace k WHERE k.name = check_key_column.keyspace;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'keyspace % is not defined in this database', quote_nullable(keyspace)
+        RAISE EXCEPTION 'keyspace "%" is not defined in this database', keyspace
             USING ERRCODE = 'undefined_object';
     END IF;
     SELECT a.atttypid, a.attnotnull, a.attgenerated, c.collname, c.collisdeterministic INTO key
       FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation
      WHERE a.attrelid = relation AND a.attname = key_column AND a.attnum > 0 AND NOT a.attisdropped;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'column % of table "%" does not exist', quote_nullable(key_column), relation
+        RAISE EXCEPTION 'column "%" of table "%" does not exist', key_column, relation
             USING ERRCODE = 'undefined_column';
     END IF;
     IF interlock.key_family(key.atttypid) IS DISTINCT FROM family THEN
@@ -163,9 +166,11 @@ BEGIN
         'WHERE s.keyspace = $1 AND s.bucket = interlock.bucket_of($1, t.%I) AND s.state IN (''owned'', ''fenced''))',
         relation, key_column) INTO found_rows USING keyspace;
     IF found_rows > 0 THEN
-        RAISE EXCEPTION 'table "%" has % rows in buckets that this shard does not own', relation, found_rows
+        RAISE EXCEPTION 'table "%" has rows in buckets that this shard does not own', relation
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'interlock.misplaced() lists such rows of a guarded table; move them to their shards first.';
+                  DETAIL = format('Number of such rows: %s.', found_rows),
+                  HINT = format('Move them to their shards first: SELECT * FROM %s WHERE NOT interlock.owns(%L, %I)',
+                                relation, keyspace, key_column);
     END IF;
 END
 $$;
@@ -183,7 +188,7 @@ BEGIN
     PERFORM interlock.require_newest_snapshot();
     SELECT c.relkind, c.relpersistence, c.relispartition, c.relnamespace::regnamespace AS schema INTO class FROM pg_class c WHERE c.oid = relation;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'table % does not exist', quote_nullable(relation::text) USING ERRCODE = 'undefined_table';
+        RAISE EXCEPTION 'table "%" does not exist', relation::text USING ERRCODE = 'undefined_table';
     END IF;
     IF class.relkind NOT IN ('r', 'p') THEN
         RAISE EXCEPTION '"%" is not a table', relation
