@@ -65,7 +65,8 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'not all buckets of keyspace "%" are assigned', gap.name
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  DETAIL = format('Not assigned: %s of %s, among them %s.', gap.missing, gap.buckets, array_to_string(gap.some, ', ')),
+                  DETAIL = format('Not assigned are %s of %s: %s%s.', gap.missing, gap.buckets, array_to_string(gap.some, ', '),
+                                  CASE WHEN gap.missing > 5 THEN ' and so on' ELSE '' END),
                   HINT = 'Assign them with interlock.assign().';
     END IF;
     SELECT k.name, a.bucket INTO gap
