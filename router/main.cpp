@@ -1,5 +1,6 @@
 // The program: finds the command, runs it, and turns what stops it into an exit status.
 #include <array>
+#include <csignal>
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -104,6 +105,8 @@ int run(const Arguments &args) {
 }  // namespace
 
 int main(int argc, char **argv) {
+    // A reader that has gone (interlock apply | head) must not end a command in the middle.
+    std::signal(SIGPIPE, SIG_IGN);
     try {
         return run(Arguments(argv + std::min(argc, 1), argv + argc));
     } catch (const StartupError &error) {

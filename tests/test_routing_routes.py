@@ -113,6 +113,18 @@ def test_a_route_table_with_a_bucket_missing_and_one_that_goes_backward_are_refu
     wait_for_route(cluster, 6)
 
 
+def test_a_version_number_given_out_twice_is_refused(make_cluster):
+    """As a catalog does that was restored from an old backup and published to again."""
+    cluster = make_cluster().up()
+    cluster.load_accounts()
+    client = cluster.client()
+    rv = client.status().rv
+    cluster.catalog.sql("UPDATE interlock.route_version SET published_at = now() WHERE version = %s", rv)
+    status = wait_until(lambda: (s := client.status()).rejected_rv == rv and s, 10, "the double is refused")
+    assert status.rv == rv and "twice" in status.rejected_why
+    assert ok(client.q(BALANCE, KEY)).rv == rv
+
+
 def add_version(catalog, version):
     """A row of route_version as publish() would write it, declarations and all."""
     catalog.execute("INSERT INTO interlock.route_version (version, published_at, published_by, declarations)"

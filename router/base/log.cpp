@@ -63,7 +63,7 @@ void log_message(LogLevel level, std::string_view message) {
     std::string line =
         format("%s.%03ld UTC [%d] %s: ", stamp, now.tv_nsec / 1000000, ::getpid(), label(level));
     for (char c : message)
-        line += c == '\n' || c == '\r' ? ' ' : c;
+        line += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     while (!line.empty() && line.back() == ' ')
         line.pop_back();
     line += '\n';

@@ -73,9 +73,8 @@ const char *type_name(std::uint32_t type_oid) {
 Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
                                  std::span<const Parameter> parameters, const RouteTable &routes) {
     if (parameters.size() != statement.parameters.size())
-        return refuse(Code::R27,
-                      format("the statement has %zu placeholders but %zu parameters were sent",
-                             statement.parameters.size(), parameters.size()));
+        return refuse(Code::R27, format("parameters sent: %zu, placeholders in the statement: %zu",
+                                        parameters.size(), statement.parameters.size()));
     const Table &table = *statement.table;
     const Keyspace &keyspace = routes.keyspaces[table.keyspace];
 

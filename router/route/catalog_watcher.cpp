@@ -18,14 +18,21 @@ constexpr std::int64_t rejected_retry = 2000;
 constexpr std::int64_t reconnect_first = 100;
 constexpr std::int64_t reconnect_cap = 2000;
 
+constexpr const char *current_version_query =
+    "SELECT c.id::text, c.route_version, "
+    "COALESCE(EXTRACT(epoch FROM v.published_at)::text, '') "
+    "FROM interlock.cluster c "
+    "LEFT JOIN interlock.route_version v ON v.version OPERATOR(pg_catalog.=) c.route_version";
+
 }  // namespace
 
 CatalogRows read_catalog(ControlConnection &catalog) {
     CatalogRows rows;
-    const Rows cluster = catalog.query("SELECT id::text, route_version FROM interlock.cluster");
+    const Rows cluster = catalog.query(current_version_query);
     if (cluster.empty()) return rows;
     rows.cluster_id = cluster.text(0, 0);
     rows.version = cluster.int32(0, 1);
+    rows.published = cluster.text(0, 2);
 
     const Rows shards = catalog.query("SELECT id, name, conninfo FROM interlock.shard ORDER BY id");
     for (int i = 0; i < shards.size(); ++i)
@@ -143,17 +150,20 @@ void CatalogWatcher::watch_one_connection() {
 }
 
 void CatalogWatcher::look(ControlConnection &catalog) {
-    const Rows cluster =
-        catalog.query_within(timeout_, "SELECT id::text, route_version FROM interlock.cluster");
+    const Rows cluster = catalog.query_within(timeout_, current_version_query);
     if (cluster.empty()) {
         reject(0, "the catalog defines no cluster");
         return;
     }
     const std::int32_t version = cluster.int32(0, 1);
-    if (version == current_version_ && (cluster_id_.empty() || cluster.view(0, 0) == cluster_id_))
-        return;
     if (!cluster_id_.empty() && cluster.view(0, 0) != cluster_id_) {
         reject(version, "the catalog is of another cluster, " + cluster.text(0, 0));
+        return;
+    }
+    if (version == current_version_) {
+        // A catalog that was restored from a backup may give a number out a second time.
+        if (version > 0 && cluster.view(0, 2) != current_published_)
+            reject(version, "it was published twice: the catalog's is not the one in force");
         return;
     }
     if (version < current_version_) {
@@ -174,6 +184,7 @@ void CatalogWatcher::look(ControlConnection &catalog) {
         return;
     }
     current_version_ = rows.version;
+    current_published_ = rows.published;
     rejected_version_ = 0;
     rejected_why_.clear();
     cluster_id_ = rows.cluster_id;

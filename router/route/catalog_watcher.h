@@ -57,6 +57,7 @@ class CatalogWatcher {
 
     // The thread's own.
     std::int32_t current_version_ = 0;
+    std::string current_published_;  ///< when: tells a version from another of the same number
     std::string cluster_id_;
     std::int32_t rejected_version_ = 0;
     std::string rejected_why_;

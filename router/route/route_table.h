@@ -62,6 +62,7 @@ struct Table {
 struct CatalogRows {
     std::string cluster_id;
     std::int32_t version = 0;
+    std::string published;  ///< when (seconds since 1970, exact); empty: not recorded
     struct ShardRow {
         std::int32_t id;
         std::string name, conninfo;

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 
+#include <cstdlib>
 #include <libpq-fe.h>
 #include <vector>
 
@@ -204,6 +205,10 @@ Task<std::string> Backend::greet(const ExpectedIdentity &expected, std::int32_t 
     if (row[3] != "false")
         co_return "the database is a restored copy of the shard; HINT: if it is to replace the "
                   "shard, run SELECT interlock.adopt_shard() in it";
+    if (std::atoi(row[2].c_str()) > route_version)
+        co_return format("the shard has given buckets away under route version %s, this router "
+                         "still works under version %d",
+                         row[2].c_str(), route_version);
     if (row[4] != "true")
         co_return "the login's search_path puts another schema before pg_catalog, so operators "
                   "could mean something else";

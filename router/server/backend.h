@@ -35,9 +35,9 @@ class Backend {
     Backend &operator=(const Backend &) = delete;
 
     /// Loads the extension in the session, sets the route version and proves whom we talk to:
-    /// cluster, shard, not a restored copy, not a standby, built-in operators first in the search
-    /// path. This first exchange on our own frames also proves that libpq holds no bytes back.
-    /// Empty when all is well, else what is wrong.
+    /// cluster, shard, floor, not a restored copy, not a standby, built-in operators first in the
+    /// search path. This first exchange on our own frames also proves that libpq holds no bytes
+    /// back. Empty when all is well, else what is wrong.
     [[nodiscard]] Task<std::string> greet(const ExpectedIdentity &expected,
                                           std::int32_t route_version, Millis deadline);
 

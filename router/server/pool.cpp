@@ -81,8 +81,12 @@ Refusal Pool::unavailable(const std::string &why) const {
     Refusal refusal;
     refusal.code = Code::R30;
     refusal.message = format("shard %s is unavailable; nothing was sent", identity_.shard.c_str());
-    refusal.detail = why;
-    refusal.hint = "It is safe to send the statement again.";
+    // What is wrong with a connection may come with a hint of its own.
+    constexpr std::string_view mark = "; HINT: ";
+    const std::size_t hint = why.find(mark);
+    refusal.detail = why.substr(0, hint);
+    refusal.hint = hint == std::string::npos ? "It is safe to send the statement again."
+                                             : why.substr(hint + mark.size());
     return refusal;
 }
 

@@ -31,9 +31,9 @@ bool append_decoded(std::string_view field, std::string &out) {
 }
 
 void append_text(Buffer &out, std::string_view text) {
-    // One line an answer, whatever a message contains.
+    // One line an answer, whatever a message contains; libpq's have tabs in them.
     for (const char c : text)
-        out.append(c == '\n' || c == '\r' ? ' ' : c);
+        out.append(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
 }
 
 }  // namespace

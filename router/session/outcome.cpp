@@ -25,7 +25,7 @@ Refusal make(Code code, std::string message, std::string hint) {
 }
 
 // The connection broke, or had to be given up, before the backend said that the statement ended.
-Refusal broken(const Answer &answer, Effect effect, const std::string &shard) {
+Refusal broken(const Answer &answer, Effect effect, bool autocommit, const std::string &shard) {
     // Without the last byte of the request the server cannot have committed anything: it rolls
     // back when the connection ends.
     if (!answer.sent)
@@ -37,6 +37,12 @@ Refusal broken(const Answer &answer, Effect effect, const std::string &shard) {
         return make(Code::R30,
                     format("the connection to shard %s broke while reading", shard.c_str()),
                     "Nothing was changed; it is safe to send the statement again.");
+    if (effect == Effect::write && !autocommit)
+        return make(Code::R32,
+                    format("the connection to shard %s broke after a write was sent: its "
+                           "transaction cannot be committed any more",
+                           shard.c_str()),
+                    "Send ROLLBACK, then run the transaction again.");
     return make(
         Code::R32,
         format("the connection to shard %s broke after %s was sent: the outcome is unknown",
@@ -57,13 +63,13 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
         if (answer.has_error() && answer.error.fatal && effect != Effect::commit &&
             !(effect == Effect::write && autocommit && answer.completed))
             return backend_error(answer.error);
-        return broken(answer, effect, shard);
-    case AnswerEnd::malformed: return broken(answer, effect, shard);
+        return broken(answer, effect, autocommit, shard);
+    case AnswerEnd::malformed: return broken(answer, effect, autocommit, shard);
     case AnswerEnd::timed_out:
-        if (!answer.sent) return broken(answer, effect, shard);
+        if (!answer.sent) return broken(answer, effect, autocommit, shard);
         // Only an error, and ReadyForQuery after it, say that a cancelled write was rolled back.
         if (effect != Effect::read && (answer.transaction == '\0' || !answer.has_error()))
-            return broken(answer, effect, shard);
+            return broken(answer, effect, autocommit, shard);
         if (answer.has_error() && answer.error.sqlstate != "57014")
             return backend_error(answer.error);
         return make(Code::R36,
@@ -72,12 +78,12 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
                            shard.c_str()),
                     "The limit is the setting pool.statement_timeout.");
     case AnswerEnd::too_large:
-        if (effect != Effect::read) return broken(answer, effect, shard);
+        if (effect != Effect::read) return broken(answer, effect, autocommit, shard);
         return make(Code::R37, "the answer is larger than the router allows",
                     "Ask for fewer rows; the limits are the settings limits.max_result_bytes and "
                     "limits.max_buffered_bytes.");
     }
-    return broken(answer, effect, shard);
+    return broken(answer, effect, autocommit, shard);
 }
 
 }  // namespace interlock

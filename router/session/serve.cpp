@@ -51,7 +51,6 @@ class Server {
             sigaddset(&signals, signal);
         // Before any thread is started, so that all of them inherit it.
         ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-        std::signal(SIGPIPE, SIG_IGN);
         signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
         raise_descriptor_limit(worker_.settings());
 

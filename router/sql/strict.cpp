@@ -274,7 +274,7 @@ class StrictParser {
         } else {
             return refuse_unrouted();
         }
-        if (at_word("or")) return refuse_unrouted();
+        if (at_word("or")) return refuse_or();
         return finish_data();
     }
 
@@ -291,7 +291,7 @@ class StrictParser {
             // A condition beside the key; with an OR anywhere it would not even pin the key.
             for (std::size_t i = at_; i < tokens_.size(); ++i)
                 if (tokens_[i].kind == TokenKind::word && same_word(tokens_[i].text, "or"))
-                    return refuse_unrouted();
+                    return refuse_or();
             return refuse_at(
                 conjunction, Code::R01,
                 "this profile accepts no condition beside the shard key but one on the table's "
@@ -319,6 +319,11 @@ class StrictParser {
         } while (take_symbol(','));
         sql_ += ")";
         return need_symbol(')', ") or ,");
+    }
+
+    bool refuse_or() {
+        return refuse(Code::R10, "a condition with OR does not pin the shard key",
+                      format("For several keys write WHERE %s IN (?, ...).", key_name().c_str()));
     }
 
     bool refuse_unrouted() {

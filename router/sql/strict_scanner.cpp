@@ -160,6 +160,11 @@ constexpr std::array<std::string_view, 22> session_words = {
     "deallocate", "discard", "savepoint",  "release", "lock",     "declare", "fetch",   "move",
     "close",      "load",    "checkpoint", "start",   "end",      "abort"};
 
+// Statements of PostgreSQL that are neither of these nor part of the profile: named here, so that
+// EXPLAIN SELECT is not taken for a subquery.
+constexpr std::array<std::string_view, 7> other_words = {"copy",  "explain", "call", "do",
+                                                         "merge", "values",  "table"};
+
 // Check 2.
 bool first_word_refused(std::string_view text, const std::vector<Token> &tokens, Refusal &out) {
     const Token &first = tokens.front();
@@ -185,6 +190,10 @@ bool first_word_refused(std::string_view text, const std::vector<Token> &tokens,
                 ? word + " takes no options in this profile"
                 : word + " is not accepted: it would change the state of a session or transaction");
         out.detail = "A connection to a shard serves other clients next.";
+        return true;
+    }
+    if (is_one_of(first.text, other_words)) {
+        out = refuse(Code::R01, text, first.offset, word + " is not accepted in this profile");
         return true;
     }
     return false;
