@@ -12,6 +12,9 @@ export PG_CONFIG
 # Installing into a folder that is not ours takes sudo; as root, or into a folder of ours, it does not.
 sudo_for = $(shell test -w $(1) || test "$$(id -u)" = 0 || echo sudo)
 
+# `up` builds on all cores unless told otherwise (make -j4 up).
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
 .PHONY: all help deps deps-test extension router install install-extension install-router \
         up down check installcheck bench clean
 
@@ -50,7 +53,7 @@ install-router: router
 
 # PG_CONFIG may only exist once deps has run, so the rest is a make of its own.
 up: deps
-	@$(MAKE) --no-print-directory -s all
+	@$(MAKE) --no-print-directory -s $(JOBS) all
 	@$(MAKE) --no-print-directory -s install-extension
 	@$(PYTHON) scripts/cluster up
 

@@ -2,6 +2,7 @@
 
 import re
 import resource
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import support  # noqa: F401  (puts scripts/ on the path)
 from localcluster.owner import instance_owner
+from support import template
 from support.cluster import Cluster
 from support.postgres import Postgres
 from support.router import BINARY
@@ -32,12 +34,23 @@ def owner():
     return instance_owner()
 
 
+def roomy_place():
+    """Memory where there is plenty of it (a test's data is gone in a minute), else /tmp."""
+    try:
+        if shutil.disk_usage("/dev/shm").free >= 4 << 30:
+            return "/dev/shm"
+    except OSError:
+        pass
+    return "/tmp"
+
+
 @pytest.fixture(scope="session")
 def session_folder(owner):
     """A folder outside the checkout that the instances' user can reach; removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="interlock-tests-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="interlock-tests-", dir=roomy_place()))
     folder.chmod(0o755)
     owner.own(folder)
+    template.use_folder(folder)
     yield folder
     remove(folder)
 

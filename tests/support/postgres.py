@@ -10,6 +10,7 @@ import psycopg
 
 from localcluster.instance import Instance, is_running
 from localcluster.ports import free_port
+from . import template
 from .wait import wait_until
 
 # Nothing here outlives the test, so nothing is synced to disk.
@@ -39,7 +40,8 @@ class Postgres(Instance):
         self.settings = {**SETTINGS, **(settings or {})}
         self.process = None
         self.log_checked = 0
-        self.create(self.settings)
+        template.copy_to(self.data, owner)
+        self.configure(self.settings)
 
     def start(self):
         self.log_file = self.log.open("ab")
