@@ -18,6 +18,9 @@ SELECT interlock.assign('account', '{15}', 's1');
 INSERT INTO interlock.assignment SELECT k.id, 16, s.id FROM interlock.keyspace k, interlock.shard s WHERE s.name = 's0';
 SELECT interlock.publish();
 DELETE FROM interlock.assignment WHERE bucket = 16;
+UPDATE interlock.assignment SET shard = 99 WHERE bucket = 15;
+SELECT interlock.publish();
+SELECT interlock.assign('account', '{15}', 's1');
 
 -- the first version
 SELECT interlock.declarations_changed();
@@ -73,6 +76,10 @@ ROLLBACK;
 SELECT route_version FROM interlock.cluster;
 -- what is published keeps its shard and keyspace
 DELETE FROM interlock.shard WHERE name = 's1';
+\echo SQLSTATE :SQLSTATE
 DELETE FROM interlock.keyspace WHERE name = 'word';
+\echo SQLSTATE :SQLSTATE
+SELECT interlock.undeclare_table('account');
+SELECT count(*) FROM interlock.table_column;
 DROP EXTENSION interlock;
 CREATE EXTENSION interlock;

@@ -1,5 +1,8 @@
 -- The catalog: what the cluster consists of, and which shard serves which bucket since which version.
 -- Empty in databases that are not the catalog.
+--
+-- No foreign keys: pg_restore -j loads the tables of an extension in any order. The functions check what
+-- is put in, publish() checks the whole, and triggers keep what is referred to.
 
 CREATE TABLE interlock.cluster (
     id uuid NOT NULL,
@@ -33,7 +36,7 @@ CREATE TABLE interlock.sharded_table (
     id integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     schema_name text NOT NULL CHECK (schema_name <> ''),
     table_name text NOT NULL CHECK (table_name <> ''),
-    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id),
+    keyspace smallint NOT NULL,
     key_column text NOT NULL CHECK (key_column <> ''),
     version_column text CHECK (version_column <> '' AND version_column <> key_column),
     UNIQUE (schema_name, table_name)
@@ -42,7 +45,7 @@ COMMENT ON TABLE interlock.sharded_table IS 'tables declared as sharded, with th
 COMMENT ON COLUMN interlock.sharded_table.version_column IS 'optimistic-lock column, if the table has one';
 
 CREATE TABLE interlock.table_column (
-    table_id integer NOT NULL REFERENCES interlock.sharded_table (id) ON DELETE CASCADE,
+    table_id integer NOT NULL,
     ordinal integer NOT NULL CHECK (ordinal > 0),
     name text NOT NULL,
     type_oid oid NOT NULL,
@@ -55,9 +58,9 @@ COMMENT ON TABLE interlock.table_column IS 'columns that the sharded tables have
 COMMENT ON COLUMN interlock.table_column.type_oid IS 'the built-in type; for a domain, the type below it';
 
 CREATE TABLE interlock.assignment (
-    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id) ON DELETE CASCADE,
+    keyspace smallint NOT NULL,
     bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
-    shard smallint NOT NULL REFERENCES interlock.shard (id),
+    shard smallint NOT NULL,
     PRIMARY KEY (keyspace, bucket)
 );
 COMMENT ON TABLE interlock.assignment IS 'staged map from bucket to shard; publish() makes it the next route version';
@@ -73,45 +76,72 @@ COMMENT ON TABLE interlock.route_version IS 'route versions ever published';
 COMMENT ON COLUMN interlock.route_version.declarations IS 'digest of shards, keyspaces, tables and columns as published';
 
 CREATE TABLE interlock.route (
-    keyspace smallint NOT NULL REFERENCES interlock.keyspace (id),
+    keyspace smallint NOT NULL,
     bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
-    shard smallint NOT NULL REFERENCES interlock.shard (id),
-    valid_from integer NOT NULL REFERENCES interlock.route_version (version),
-    valid_to integer REFERENCES interlock.route_version (version) CHECK (valid_to > valid_from),
+    shard smallint NOT NULL,
+    valid_from integer NOT NULL,
+    valid_to integer CHECK (valid_to > valid_from),
     PRIMARY KEY (keyspace, bucket, valid_from)
 );
 CREATE UNIQUE INDEX route_current ON interlock.route (keyspace, bucket) WHERE valid_to IS NULL;
 COMMENT ON TABLE interlock.route IS
     'the published maps: a row holds in version v if valid_from <= v and (valid_to is null or valid_to > v)';
 
--- Placement must never change under the rows that are placed.
+-- Placement must never change under the rows that are placed, and what is referred to stays.
 CREATE FUNCTION interlock.keep_keyspace() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF TG_OP = 'DELETE' THEN
-        IF TG_TABLE_NAME = 'local_keyspace' THEN
-            IF EXISTS (SELECT FROM interlock.guarded_table g WHERE g.keyspace = OLD.name) THEN
-                RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name
-                    USING ERRCODE = 'object_in_use';
-            END IF;
-        ELSIF EXISTS (SELECT FROM interlock.sharded_table t WHERE t.keyspace = OLD.id) THEN
-            RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name
-                USING ERRCODE = 'object_in_use';
+    IF TG_OP = 'UPDATE' THEN
+        IF to_jsonb(OLD) <> to_jsonb(NEW) THEN
+            RAISE EXCEPTION 'definition of keyspace "%" cannot be changed', OLD.name
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      HINT = 'Create another keyspace and move the rows into it.';
         END IF;
-        RETURN OLD;
+        RETURN NEW;
     END IF;
-    IF (OLD.name, OLD.key_type, OLD.hash, OLD.buckets) IS DISTINCT FROM (NEW.name, NEW.key_type, NEW.hash, NEW.buckets) THEN
-        RAISE EXCEPTION 'definition of keyspace "%" cannot be changed', OLD.name
-            USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Create another keyspace and move the rows into it.';
+    IF EXISTS (SELECT FROM interlock.sharded_table t WHERE t.keyspace = OLD.id) THEN
+        RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name USING ERRCODE = 'object_in_use';
     END IF;
-    RETURN NEW;
+    IF EXISTS (SELECT FROM interlock.route r WHERE r.keyspace = OLD.id) THEN
+        RAISE EXCEPTION 'keyspace "%" is part of published route versions', OLD.name USING ERRCODE = 'object_in_use';
+    END IF;
+    DELETE FROM interlock.assignment a WHERE a.keyspace = OLD.id;
+    RETURN OLD;
 END
 $$;
-COMMENT ON FUNCTION interlock.keep_keyspace() IS 'trigger: keyspaces do not change, and stay while tables use them';
+COMMENT ON FUNCTION interlock.keep_keyspace() IS 'trigger: keyspaces do not change, and stay while they are used';
 CREATE TRIGGER keep_keyspace BEFORE UPDATE OR DELETE ON interlock.keyspace
     FOR EACH ROW EXECUTE FUNCTION interlock.keep_keyspace();
+ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
+
+CREATE FUNCTION interlock.keep_shard() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM interlock.route r WHERE r.shard = OLD.id)
+       OR EXISTS (SELECT FROM interlock.assignment a WHERE a.shard = OLD.id) THEN
+        RAISE EXCEPTION 'shard "%" has, or once had, buckets assigned to it', OLD.name USING ERRCODE = 'object_in_use';
+    END IF;
+    RETURN OLD;
+END
+$$;
+COMMENT ON FUNCTION interlock.keep_shard() IS 'trigger: shards stay while a map names them';
+CREATE TRIGGER keep_shard BEFORE DELETE ON interlock.shard
+    FOR EACH ROW EXECUTE FUNCTION interlock.keep_shard();
+ALTER TABLE interlock.shard ENABLE ALWAYS TRIGGER keep_shard;
+
+CREATE FUNCTION interlock.drop_columns() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM interlock.table_column c WHERE c.table_id = OLD.id;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION interlock.drop_columns() IS 'trigger: forgets the columns of a table that is no longer declared';
+CREATE TRIGGER drop_columns AFTER DELETE ON interlock.sharded_table
+    FOR EACH ROW EXECUTE FUNCTION interlock.drop_columns();
 
 SELECT pg_catalog.pg_extension_config_dump('interlock.cluster', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.shard', '');

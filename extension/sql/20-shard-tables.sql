@@ -24,18 +24,15 @@ CREATE TABLE interlock.local_keyspace (
         CHECK (hash = CASE key_type WHEN 'bigint' THEN 'splitmix64' ELSE 'xxh3_64' END)
 );
 COMMENT ON TABLE interlock.local_keyspace IS 'keyspaces as this shard uses them; never changed once defined';
-CREATE TRIGGER keep_keyspace BEFORE UPDATE OR DELETE ON interlock.local_keyspace
-    FOR EACH ROW EXECUTE FUNCTION interlock.keep_keyspace();
-
 CREATE TABLE interlock.guarded_table (
     relid regclass PRIMARY KEY,
-    keyspace text NOT NULL REFERENCES interlock.local_keyspace (name),
+    keyspace text NOT NULL,
     key_column text NOT NULL
 );
 COMMENT ON TABLE interlock.guarded_table IS 'tables given to shard_table(); their partitions and children are guarded with them';
 
 CREATE TABLE interlock.bucket_state (
-    keyspace text NOT NULL REFERENCES interlock.local_keyspace (name),
+    keyspace text NOT NULL,
     bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
     state text NOT NULL CHECK (state IN ('owned', 'fenced', 'moved', 'importing')),
     peer text,
@@ -47,6 +44,31 @@ CREATE TABLE interlock.bucket_state (
 COMMENT ON TABLE interlock.bucket_state IS 'state of each bucket this shard has to do with; a bucket without a row is not this shard''s';
 COMMENT ON COLUMN interlock.bucket_state.peer IS 'the other shard: to whom (fenced, moved) or from whom (importing)';
 COMMENT ON COLUMN interlock.bucket_state.until IS 'deadline of a fence, by this shard''s clock';
+
+-- Placement must never change under the rows that are placed, and what is referred to stays.
+CREATE FUNCTION interlock.keep_local_keyspace() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        IF to_jsonb(OLD) <> to_jsonb(NEW) THEN
+            RAISE EXCEPTION 'definition of keyspace "%" cannot be changed', OLD.name
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      HINT = 'Create another keyspace and move the rows into it.';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF EXISTS (SELECT FROM interlock.guarded_table g WHERE g.keyspace = OLD.name) THEN
+        RAISE EXCEPTION 'keyspace "%" is used by sharded tables', OLD.name USING ERRCODE = 'object_in_use';
+    END IF;
+    DELETE FROM interlock.bucket_state s WHERE s.keyspace = OLD.name;
+    RETURN OLD;
+END
+$$;
+COMMENT ON FUNCTION interlock.keep_local_keyspace() IS 'trigger: keyspaces do not change, and stay while they are used';
+CREATE TRIGGER keep_local_keyspace BEFORE UPDATE OR DELETE ON interlock.local_keyspace
+    FOR EACH ROW EXECUTE FUNCTION interlock.keep_local_keyspace();
+ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER keep_local_keyspace;
 
 SELECT pg_catalog.pg_extension_config_dump('interlock.shard_identity', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.local_keyspace', '');
@@ -77,5 +99,3 @@ BEGIN
     END LOOP;
 END
 $$;
-ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
-ALTER TABLE interlock.local_keyspace ENABLE ALWAYS TRIGGER keep_keyspace;

@@ -76,6 +76,16 @@ BEGIN
         RAISE EXCEPTION 'bucket % of keyspace "%" does not exist', gap.bucket, gap.name
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Delete the row from interlock.assignment.';
     END IF;
+    -- Only a hand-made edit can get that far.
+    IF EXISTS (SELECT FROM interlock.assignment a
+                WHERE NOT EXISTS (SELECT FROM interlock.shard s WHERE s.id = a.shard)
+                   OR NOT EXISTS (SELECT FROM interlock.keyspace k WHERE k.id = a.keyspace))
+       OR EXISTS (SELECT FROM interlock.sharded_table t
+                   WHERE NOT EXISTS (SELECT FROM interlock.keyspace k WHERE k.id = t.keyspace)) THEN
+        RAISE EXCEPTION 'the catalog refers to shards or keyspaces that do not exist'
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Look at interlock.assignment and interlock.sharded_table.';
+    END IF;
 
     IF NOT coalesce(allow_owner_change, false) THEN
         SELECT k.name AS keyspace, r.bucket, served.name AS shard, wanted.name AS new_shard INTO change
