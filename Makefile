@@ -28,7 +28,7 @@ help:
 	@echo 'make down          stop the local cluster; PURGE=1 deletes its data too'
 	@echo 'make check         everything the project tests; the last line counts passed and failed'
 	@echo 'make installcheck  pg_regress alone: on the server PGHOST/PGPORT name, or on one of its own'
-	@echo 'make bench         measurements, as ratios within one run'
+	@echo 'make bench         measurements, as ratios within one run; QUICK=1 shortens them'
 	@echo 'make clean         remove what was built (not the local cluster)'
 
 deps:
@@ -70,8 +70,8 @@ else
 	$(PYTHON) -m pytest -q tests/test_regress.py
 endif
 
-bench: all
-	@$(PYTHON) tests/bench/run.py
+bench: all install-extension
+	@$(PYTHON) tests/bench/run.py $(if $(QUICK),--quick)
 
 clean:
 	-$(MAKE) -C extension clean

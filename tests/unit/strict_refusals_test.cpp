@@ -22,9 +22,12 @@ const Case cases[] = {
     // R01: syntax outside the profile
     {"R01", ""},
     {"R01", "   "},
-    {"R21", "EXPLAIN SELECT * FROM account WHERE account_id = ?"},
+    {"R01", "EXPLAIN SELECT * FROM account WHERE account_id = ?"},
     {"R01", "COPY account FROM stdin"},
     {"R01", "CALL f(?)"},
+    {"R01", "VALUES (1), (2)"},
+    {"R01", "TABLE account"},
+    {"R01", "DO 'begin end'"},
     {"R01", "MERGE INTO account USING x ON account_id = ?"},
     {"R01", "SELECT * FROM account WHERE account_id = ? ORDER BY owner"},
     {"R01", "SELECT * FROM account ORDER BY owner"},

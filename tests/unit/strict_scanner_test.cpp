@@ -136,6 +136,13 @@ TEST(StrictScanner, TheFirstWordPicksOutSessionState) {
     EXPECT_EQ(kinds("begin isolation level serializable"), "R25");
 }
 
+TEST(StrictScanner, TheFirstWordPicksOutStatementsOfOtherKinds) {
+    for (const char *word : {"copy", "explain", "call", "do", "merge", "values", "table"}) {
+        EXPECT_EQ(kinds(std::string(word) + " select 1"), "R01") << word;
+        EXPECT_EQ(kinds(std::string("a ") + word), "wwe") << word;
+    }
+}
+
 TEST(StrictScanner, ThenLiteralsQuotedNamesJoinsAndFurtherSelectsInThisOrder) {
     EXPECT_EQ(kinds("select select join \"q\" 1"), "R28");
     EXPECT_EQ(kinds("select select join \"q\""), "R01");

@@ -1,0 +1,103 @@
+#!/usr/bin/python3
+"""`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
+
+    run.py [--quick] [--only guard route catalog line]
+
+Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
+the machine does shows in the figures.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench_cluster import ROOT, build
+
+HERE = Path(__file__).resolve().parent
+PYTHON = ["/usr/bin/python3", "-B"]
+
+
+def route_bench():
+    return build("route_bench")
+
+
+PARTS = {
+    "guard": lambda: [*PYTHON, HERE / "guard_cost.py"],
+    "route": route_bench,
+    "catalog": lambda: [*PYTHON, HERE / "catalog_load.py"],
+    "line": lambda: [*PYTHON, HERE / "line_bench.py"],
+}
+
+# name -> (part, how it is read, target as a person reads it, whether it is met)
+TARGETS = {
+    "single-row UPDATE with guard / without": (
+        "guard", lambda r: r["update"]["per_second"]["ratio"]["guard"], ">= 0.97", lambda v: v >= 0.97),
+    "COPY with guard / without": (
+        "guard", lambda r: r["copy"]["per_second"]["ratio"]["guard"], ">= 0.95", lambda v: v >= 0.95),
+    **{f"route decision, {key} key, ns": (
+        "route", lambda r, key=key: r["decision_ns"][key]["median"], "< 500", lambda v: v < 500)
+       for key in ("bigint", "uuid", "text")},
+    "65,536 buckets on 256 shards: load, ms": (
+        "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
+    "65,536 buckets on 256 shards: table, KiB": (
+        "route", lambda r: round(r["heap_bytes"] / 1024), "< 1024", lambda v: v < 1024),
+    "65,536 buckets on 256 shards: router's growth, KiB": (
+        "catalog", lambda r: r["router_resident_kib"]["first_growth"], "< 1024", lambda v: v < 1024),
+}
+
+
+def machine():
+    models = {line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+              if line.startswith("model name")}
+    compiler = subprocess.run(["clang++", "--version"], stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.strip()
+    return {"cpus": os.cpu_count(), "cpu": sorted(models), "kernel": platform.release(),
+            "compiler": compiler[0] if compiler else None, "commit": commit or None,
+            "load_average": os.getloadavg()}
+
+
+def run(name, quick):
+    """The benchmark's JSON; None, with its complaint on standard error, when it failed."""
+    print(f"bench: {name} ...", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    done = subprocess.run([str(word) for word in [*PARTS[name](), *(["--quick"] if quick else [])]],
+                          text=True, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    print(f"bench: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    if done.returncode != 0:
+        print(f"bench: {name} failed with {done.returncode}\n{done.stdout}", file=sys.stderr, flush=True)
+        return None
+    return json.loads(done.stdout)
+
+
+def judged(results):
+    verdicts = []
+    for name, (part, read, target, met) in TARGETS.items():
+        if results.get(part) is not None:
+            value = read(results[part])
+            verdicts.append({"name": name, "target": target, "measured": value, "met": met(value)})
+    return verdicts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="short runs: to see that all of it works")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    before = machine()
+    results = {name: run(name, options.quick) for name in options.only}
+    verdicts = judged(results)
+    print(json.dumps({"machine": before, "quick": options.quick, "targets": verdicts, **results}, indent=1))
+    for verdict in verdicts:
+        print(f"bench: {'met   ' if verdict['met'] else 'MISSED'} {verdict['name']}: {verdict['measured']} "
+              f"(target {verdict['target']})", file=sys.stderr)
+    return 1 if None in results.values() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
