@@ -76,6 +76,25 @@ def test_a_prepared_statement_of_an_idle_session_sees_the_change(shard):
         session.execute(f"EXECUTE put({SECOND_KEY[0]})")
 
 
+@pytest.mark.parametrize("command", ["INSERT INTO account VALUES ($1, 1)",
+                                     "UPDATE account SET balance = 1 WHERE account_id = $1",
+                                     "DELETE FROM account WHERE account_id = $1"])
+def test_a_transaction_that_has_all_its_locks_and_plans_sees_the_change_all_the_same(shard, command):
+    """Nothing but the guard itself looks for messages here: no new lock, no catalog, no new plan."""
+    in_bucket_7 = [7, 16, 21]
+    if not command.startswith("INSERT"):
+        shard.sql("INSERT INTO account SELECT k, 0 FROM unnest(%s::bigint[]) k", [KEY[0], *in_bucket_7])
+    with shard.connect() as session:
+        session.execute("SET plan_cache_mode = force_generic_plan")
+        session.execute(f"PREPARE write(bigint) AS {command}")
+        session.execute("BEGIN")
+        for key in in_bucket_7:
+            session.execute(f"EXECUTE write({key})")
+        shard.set_state(0, "moved")
+        with refusal("IL101"):
+            session.execute(f"EXECUTE write({KEY[0]})")
+
+
 @pytest.mark.parametrize("text", [
     "INSERT INTO account SELECT k, 1 FROM unnest(ARRAY[{second}, 18, {first}]) AS k",
     "UPDATE account SET balance = 1 WHERE account_id IN ({first}, {second}, 18)",
@@ -232,6 +251,38 @@ def test_a_thousand_state_changes_leave_no_memory_behind(shard):
                 size.append(session.execute("SELECT sum(total_bytes) FROM pg_backend_memory_contexts "
                                             "WHERE name LIKE 'interlock%' OR parent LIKE 'interlock%'").fetchone()[0])
         assert size[0] == size[1]
+
+
+# --- sharding a table --------------------------------------------------------------------------
+
+
+def test_sharding_a_table_again_does_not_wait_for_its_writers(shard):
+    with shard.connect() as writer, shard.connect() as operator:
+        operator.execute("SET lock_timeout = '50ms'")
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO account VALUES (%s, 1)", (KEY[0],))
+        operator.execute("SELECT interlock.shard_table('account', 'account', 'account_id')")
+        writer.execute("COMMIT")
+
+
+def test_a_row_written_while_the_table_is_being_sharded_is_found_or_refused(shard):
+    """A writer that came first is waited for, and its row counts; one that comes later meets the guard."""
+    shard.sql("CREATE TABLE entry (account_id bigint NOT NULL)")
+    shard_it = "SELECT interlock.shard_table('entry', 'account', 'account_id')"
+    with shard.connect() as writer, shard.connect() as operator:
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO entry VALUES (%s)", (KEY[10],))
+        running = Background(operator, shard_it)
+        shard.wait_for_lock(running.pid)
+        writer.execute("COMMIT")
+        assert running.code() == "55000"
+        writer.execute("DELETE FROM entry")
+        operator.execute("BEGIN")
+        operator.execute(shard_it)
+        running = Background(writer, "INSERT INTO entry VALUES (%s)", KEY[10])
+        shard.wait_for_lock(running.pid)
+        operator.execute("COMMIT")
+        assert running.code() == "IL101"
 
 
 # --- giving buckets away -----------------------------------------------------------------------

@@ -199,6 +199,13 @@ BEGIN
             USING ERRCODE = 'wrong_object_type', DETAIL = 'It is temporary, or belongs to the system.';
     END IF;
 
+    -- Nothing to do is the usual case, and must not make writers wait.
+    IF EXISTS (SELECT FROM interlock.guarded_table g
+                WHERE (g.relid, g.keyspace, g.key_column) = (shard_table.relation, shard_table.keyspace, shard_table.key_column))
+       AND NOT EXISTS (SELECT FROM interlock.check_guards() c JOIN interlock.family_tree(shard_table.relation) t ON t.relid = c.relation) THEN
+        RETURN;
+    END IF;
+
     -- Keeps writers, and changes of the family, away until this transaction ends.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
 

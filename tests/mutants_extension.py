@@ -1,0 +1,148 @@
+#!/usr/bin/python3
+"""Shows that the extension's tests can fail: as mutants.py (same options), with mutants of the extension.
+
+The mutants are installed where the extension is installed. To keep that from everybody else on the
+machine, root can give them a view of the folders of their own:
+
+    unshare -m tests/mutants_extension.py --private
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import mutants
+from mutants import Mutant
+
+REGRESS = ("tests/test_regress.py",)
+SESSIONS = "tests/test_guard.py"
+COPIES = "tests/test_guard_copies.py"
+GUARD, OWNERSHIP, ROUTE = "extension/guard.cpp", "extension/ownership.cpp", "extension/route_version.cpp"
+ATTACH, SHARD, STATE = "extension/sql/65-attach.sql", "extension/sql/60-shard-functions.sql", "extension/sql/20-shard-tables.sql"
+PUBLISH, CATALOG = "extension/sql/55-publish.sql", "extension/sql/10-catalog-tables.sql"
+
+mutants.MUTANTS = [
+    # Newest state
+    Mutant("messages-not-taken", "newest state: invalidations are taken at each row", "extension/ownership.h",
+           "    AcceptInvalidationMessages();\n    if (unlikely(ownership_copy", "    if (unlikely(ownership_copy",
+           (f"{SESSIONS}::test_a_transaction_that_has_all_its_locks_and_plans_sees_the_change_all_the_same",)),
+    Mutant("old-snapshot", "newest state: not under the transaction's snapshot", OWNERSHIP,
+           "RegisterSnapshot(GetCatalogSnapshot(watched[bucket_state]))", "RegisterSnapshot(GetTransactionSnapshot())",
+           (f"{SESSIONS}::test_a_transaction_that_began_before_a_bucket_left_cannot_write_to_it_any_more",)),
+    Mutant("callback-deaf", "newest state: the callback", OWNERSHIP, "    ++invalidations;\n}", "}",
+           (f"{SESSIONS}::test_a_prepared_statement_of_an_idle_session_sees_the_change",)),
+    Mutant("unwatched-after-drop", "the extension comes back", OWNERSHIP,
+           "        watched[i] = complete ? found[i] : InvalidOid;",
+           "        if (!OidIsValid(watched[i])) watched[i] = found[i];",
+           (f"{SESSIONS}::test_sessions_go_on_when_the_extension_is_dropped_and_made_again",)),
+    Mutant("built-too-early", "an error while the state is read", OWNERSHIP,
+           "        const std::uint64_t seen = invalidations;\n", "        const std::uint64_t seen = invalidations;\n        built_at = seen;\n",
+           (f"{SESSIONS}::test_an_error_while_the_state_is_being_read_leaves_nothing_stale",)),
+    Mutant("context-leak", "memory of rebuilds", OWNERSHIP,
+           "            if (replaced != nullptr) MemoryContextDelete(replaced);\n", "            (void)replaced;\n",
+           (f"{SESSIONS}::test_a_thousand_state_changes_leave_no_memory_behind",)),
+    Mutant("no-message-as-replica", "state tables: session_replication_role", STATE,
+           "ENABLE ALWAYS TRIGGER state_changed, '\n                                  'ENABLE ALWAYS TRIGGER state_truncated'",
+           "ENABLE ALWAYS TRIGGER state_truncated'", REGRESS),
+    # The guard
+    Mutant("old-row-unseen", "guard: the row as it was", GUARD,
+           "    const std::int32_t bucket = require_writable(cache, name, key);\n",
+           "    const std::int32_t bucket = placement::bucket_of_hash(DatumGetInt64(key), 16);\n"
+           "    if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event)) PG_RETURN_POINTER(data->tg_trigtuple);\n", REGRESS),
+    Mutant("bucket-change-passes", "guard: an update that changes the bucket", GUARD,
+           "if (bucket != after) refuse_bucket_change", "if (false) refuse_bucket_change", REGRESS),
+    Mutant("move-between-partitions-passes", "guard: the same from partition to partition", GUARD,
+           "if (before != after) refuse_bucket_change", "if (false) refuse_bucket_change", REGRESS),
+    Mutant("fence-without-its-code", "guard: IL103", GUARD, "(errcode(ERRCODE_INTERLOCK_FENCED),\n             errmsg(",
+           "(errcode(ERRCODE_INTERLOCK_NOT_OWNED),\n             errmsg(", REGRESS),
+    Mutant("workers-refused", "guard: the apply worker's exemption", GUARD, "&& IsLogicalWorker()", "&& false",
+           (f"{COPIES}::test_an_apply_worker_may_write_to_a_bucket_that_is_importing_and_nobody_else",)),
+    Mutant("everybody-imports", "guard: the exemption is for apply workers", GUARD, " && IsLogicalWorker()", "",
+           (f"{COPIES}::test_an_apply_worker_may_write_to_a_bucket_that_is_importing_and_nobody_else", *REGRESS)),
+    Mutant("workers-write-anywhere", "guard: the exemption is for importing buckets", GUARD,
+           "if (state == BucketState::importing &&", "if (state != BucketState::owned &&",
+           (f"{COPIES}::test_an_apply_worker_is_refused_in_any_other_bucket_that_is_not_owned",)),
+    Mutant("guard-not-always", "guard: session_replication_role", ATTACH, "IF present <> 'A' THEN", "IF present = 'D' THEN", REGRESS),
+    Mutant("truncate-unannounced", "guard: TRUNCATE", GUARD, "if (!guc::allow_truncate)", "if (false)", REGRESS),
+    Mutant("truncate-during-a-move", "guard: TRUNCATE while buckets move", GUARD, "if (keyspace->shut > 0)", "if (false)", REGRESS),
+    Mutant("one-name-for-all-rows", "guard: keyspace that differs from row to row", GUARD,
+           "cache->name_varies = !get_fn_expr_arg_stable(fcinfo->flinfo, 0);", "cache->name_varies = false;", REGRESS),
+    Mutant("partitions-come-unguarded", "guard: new partitions", "extension/attach.cpp",
+           "if (create->inhRelations != NIL) guard_child(create->relation);", "(void)create;", REGRESS),
+    Mutant("children-join-unguarded", "guard: tables that become children", "extension/attach.cpp",
+           "case AT_AddInherit: guard_child(alter->relation); break;", "case AT_AddInherit: break;", REGRESS),
+    Mutant("rows-brought-in", "guard: rows of a table that is attached", "extension/sql/80-event-triggers.sql",
+           "    PERFORM interlock.refuse_misplaced_rows(relation, ancestor.keyspace, ancestor.key_column);\n", "", REGRESS),
+    Mutant("restore-in-the-way", "dump: the event trigger stays out of a restore", "extension/attach.cpp",
+           "        default: break;\n        }\n    }\n}\n", "        default: guard_child(alter->relation); break;\n        }\n    }\n}\n",
+           (f"{COPIES}::test_a_plain_text_dump_goes_into_another_server",)),
+    Mutant("dump-without-states", "dump: rows of the state tables", STATE,
+           "SELECT pg_catalog.pg_extension_config_dump('interlock.bucket_state', '');\n", "",
+           (f"{COPIES}::test_a_plain_text_dump_goes_into_another_server", *REGRESS)),
+    Mutant("same-database-same-shard", "restored copy: within one server", OWNERSHIP,
+           "!= MyDatabaseId;", "== InvalidOid;", (f"{COPIES}::test_a_clone_made_with_create_database_is_recognised_as_a_copy",)),
+    # Keys
+    Mutant("bytes-as-stored", "keys: UTF-8 whatever the encoding", "extension/keys.cpp",
+           "GetDatabaseEncoding() == PG_UTF8 ||", "true ||",
+           (f"{COPIES}::test_the_same_text_is_the_same_key_in_a_database_of_another_encoding",)),
+    Mutant("still-compressed", "keys: stored forms", "extension/keys.cpp",
+           "struct varlena *plain = pg_detoast_datum_packed(stored);", "struct varlena *plain = stored;", REGRESS),
+    Mutant("width-matters", "keys: integers of any width", "extension/keys.cpp",
+           "case INT2OID: return placement::splitmix64(DatumGetInt16(key));",
+           "case INT2OID: return placement::splitmix64(static_cast<std::uint16_t>(DatumGetInt16(key)));", REGRESS),
+    # Route version
+    Mutant("floor-off-by-one", "route version: at the floor", ROUTE, "guc::route_version < (*ownership)->floor",
+           "guc::route_version <= (*ownership)->floor", REGRESS),
+    Mutant("partitions-read-stale", "route version: partitions and children", OWNERSHIP,
+           "        if (is_guarded(ownership, parents[i])) return true;", "        (void)parents[i];", REGRESS),
+    Mutant("copy-unchecked", "route version: COPY and TRUNCATE", ROUTE, "    check_utility(statement->utilityStmt);\n", "", REGRESS),
+    # Operators' functions
+    Mutant("release-does-not-wait", "release_buckets: writers", SHARD,
+           "            EXECUTE format('LOCK TABLE %s IN SHARE MODE', obstacle.relid);\n", "            NULL;\n",
+           (f"{SESSIONS}::test_release_waits_for_a_writer_and_finds_its_row",)),
+    Mutant("rows-given-away", "release_buckets: rows", SHARD, "FROM interlock.bucket_rows(keyspace, owned) AS r\n",
+           "FROM interlock.bucket_rows(keyspace, '{}') AS r\n", REGRESS),
+    Mutant("floor-stays", "release_buckets: floor", SHARD,
+           "SET floor = release_buckets.route_version\n", "SET floor = floor\n", REGRESS),
+    Mutant("back-under-an-old-version", "accept_buckets", SHARD,
+           " OR s.state = 'moved' AND s.route_version > accept_buckets.route_version)", ")", REGRESS),
+    Mutant("old-snapshot-releases", "release_buckets, shard_table: isolation", SHARD,
+           "IF current_setting('transaction_isolation') <> 'read committed' THEN", "IF false THEN", REGRESS),
+    Mutant("stray-rows-sharded", "shard_table: rows that are not ours", ATTACH, "    IF found_rows > 0 THEN\n", "    IF false THEN\n", REGRESS),
+    Mutant("another-identity", "set_identity", SHARD,
+           "<> (set_identity.cluster_id, set_identity.shard) THEN", "<> (set_identity.cluster_id, identity.shard_name) THEN", REGRESS),
+    # Catalog
+    Mutant("gaps-published", "publish: every bucket", PUBLISH,
+           "     GROUP BY k.id ORDER BY k.name LIMIT 1;", "     GROUP BY k.id ORDER BY k.name LIMIT 0;", REGRESS),
+    Mutant("owner-changes", "publish: served buckets", PUBLISH, "IF NOT coalesce(allow_owner_change, false) THEN", "IF false THEN", REGRESS),
+    Mutant("buckets-change", "keyspaces never change", CATALOG,
+           "        IF to_jsonb(OLD) <> to_jsonb(NEW) THEN", "        IF false THEN", REGRESS),
+    Mutant("open-to-everybody", "privileges", "extension/sql/90-privileges.sql",
+           "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA interlock FROM PUBLIC;\n", "", REGRESS),
+]
+
+
+def private_view():
+    """The server's folders, as this process and its children see them, become copies. Needs `unshare -m`."""
+    for option, sub_folder in (("--pkglibdir", ""), ("--sharedir", "/extension")):
+        folder = subprocess.run(["pg_config", option], check=True, capture_output=True, text=True).stdout.strip() + sub_folder
+        copy = tempfile.mkdtemp(prefix="interlock-mutants-view-")
+        shutil.copytree(folder, copy, symlinks=True, dirs_exist_ok=True)
+        subprocess.run(["chmod", "755", copy], check=True)
+        subprocess.run(["mount", "--bind", copy, folder], check=True)
+
+
+def build_extension(tree, part, build=mutants.build):
+    """None of these tests needs the router."""
+    if part == "extension":
+        build(tree, part)
+
+
+mutants.build = build_extension
+
+if __name__ == "__main__":
+    if "--private" in sys.argv:
+        sys.argv.remove("--private")
+        private_view()
+    sys.exit(mutants.main())
