@@ -194,8 +194,7 @@ void ownership_copy::rebuild() {
         callback_registered = true;
     }
     // What is palloc'd while reading goes to a context of its own, so that a rebuild in the middle
-    // of a long statement leaves nothing behind. An earlier rebuild that failed left its context:
-    // reuse it.
+    // of a long statement leaves nothing behind. A rebuild that failed has left its context.
     if (building_context != nullptr) MemoryContextDelete(building_context);
     building_context = nullptr;
     for (;;) {
@@ -233,17 +232,6 @@ void ownership_copy::rebuild() {
         building_context = nullptr;
         MemoryContextDelete(context);
     }
-}
-
-const char *state_name(BucketState state) {
-    switch (state) {
-    case BucketState::none: return "none";
-    case BucketState::owned: return "owned";
-    case BucketState::fenced: return "fenced";
-    case BucketState::moved: return "moved";
-    case BucketState::importing: return "importing";
-    }
-    return "unknown";
 }
 
 const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name) {

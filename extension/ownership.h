@@ -14,10 +14,8 @@
 
 namespace interlock {
 
+/// State of a bucket; none: it has no row, and is not this shard's.
 enum class BucketState : std::uint8_t { none, owned, fenced, moved, importing };
-
-/// "owned", "fenced", ...; "none" for a bucket without a row.
-const char *state_name(BucketState state);
 
 struct Keyspace {
     const char *name;  ///< with a NUL behind it

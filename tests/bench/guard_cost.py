@@ -143,6 +143,26 @@ def pgbench(instance, path, seconds, clients):
     return tps, count / max(instance.backend_cpu() - before, 0.01)
 
 
+def mixed(instance, paths, seconds, clients):
+    """All sides in one run: each client takes one of the scripts at random, so that whatever else the
+    machine does strikes them alike. Returns the average latency of each, in milliseconds."""
+    files = [argument for path in paths for argument in ("-f", path)]
+    output = instance.run("pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-T", str(seconds),
+                          *files, *instance.connection(), "bench")
+    latencies = [float(line.split("=")[1].split()[0]) for line in output.splitlines()
+                 if line.strip().startswith("- latency average")]
+    return latencies[-len(paths):]
+
+
+def compare_mixed(mechanisms, runs, measure):
+    results = [measure() for _ in range(runs)]
+    medians = {m: statistics.median(run[i] for run in results) for i, m in enumerate(mechanisms)}
+    return {"ratio": {m: round(medians["none"] / medians[m], 4) for m in mechanisms if m != "none"},
+            "median_of_run_ratios": {m: round(statistics.median(run[0] / run[i] for run in results), 4)
+                                     for i, m in enumerate(mechanisms) if m != "none"},
+            "latency_ms": medians}
+
+
 def copy(instance, mechanism, path):
     instance.sql(f"BEGIN; SET LOCAL interlock.allow_truncate = on; TRUNCATE copied_{mechanism}; COMMIT", "CHECKPOINT")
     before = instance.backend_cpu()
@@ -209,6 +229,12 @@ def main():
                 return pgbench(instance, scripts[mechanism], seconds, arguments.clients)
 
             result["update"] = compare(mechanisms, runs, update)
+
+            def update_mixed():
+                instance.sql(*[f"VACUUM account_{m}" for m in mechanisms], "CHECKPOINT")
+                return mixed(instance, list(scripts.values()), seconds, arguments.clients)
+
+            result["update"]["mixed"] = compare_mixed(mechanisms, runs, update_mixed)
         if "insert" in arguments.only:
             instance.sql("CREATE SEQUENCE next_key START 10000000 CACHE 100")
             inserts = {m: script(instance, f"insert_{m}.sql", f"INSERT INTO account_{m} VALUES (nextval('next_key'), 'x', 1, 1);\n")
@@ -219,6 +245,8 @@ def main():
                 return pgbench(instance, inserts[mechanism], seconds, arguments.clients)
 
             result["insert"] = compare(mechanisms, runs, insert)
+            result["insert"]["mixed"] = compare_mixed(
+                mechanisms, runs, lambda: mixed(instance, list(inserts.values()), seconds, arguments.clients))
         if "copy" in arguments.only:
             path = instance.folder / "rows.tsv"
             with open(path, "w", encoding="utf-8") as data:
