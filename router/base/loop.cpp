@@ -1,6 +1,10 @@
 #include "base/loop.h"
 
+#include "base/log.h"
+
 #include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -21,34 +25,38 @@ Watch::~Watch() {
     forget();
 }
 
-void Watch::arm(std::uint32_t events) {
-    if ((armed_ & events) == events) return;
-    armed_ |= events;
+// Without epoll's help a waiting session would hang for ever, unnoticed: better to end, loudly. The
+// router keeps nothing that would be lost.
+void Watch::control(int operation) {
     epoll_event event{};
     event.events = armed_;
     event.data.ptr = this;
-    ::epoll_ctl(loop_.epoll_.get(), registered_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd_, &event);
+    if (::epoll_ctl(loop_.epoll_.get(), operation, fd_, &event) == 0) return;
+    log_error("could not watch descriptor %d: %s", fd_, std::strerror(errno));
+    std::abort();
+}
+
+void Watch::arm(std::uint32_t events) {
+    if ((armed_ & events) == events) return;
+    armed_ |= events;
+    control(registered_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD);
     registered_ = true;
 }
 
 void Watch::disarm(std::uint32_t events) {
     if ((armed_ & events) == 0) return;
     armed_ &= ~events;
-    if (armed_ == 0) {
+    if (armed_ == 0)
         forget();
-        return;
-    }
-    epoll_event event{};
-    event.events = armed_;
-    event.data.ptr = this;
-    ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
+    else
+        control(EPOLL_CTL_MOD);
 }
 
 // Out of epoll altogether: a broken descriptor reports HUP whatever it is armed for, so with nobody
 // waiting this is the only way not to spin.
 void Watch::forget() {
     if (!registered_) return;
-    ::epoll_ctl(loop_.epoll_.get(), EPOLL_CTL_DEL, fd_, nullptr);
+    control(EPOLL_CTL_DEL);
     registered_ = false;
     armed_ = 0;
 }

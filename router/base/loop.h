@@ -58,6 +58,7 @@ class Watch {
   private:
     friend class Loop;
     friend class Waiter;
+    void control(int operation);
     void arm(std::uint32_t events);
     void disarm(std::uint32_t events);
     void forget();

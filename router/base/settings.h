@@ -42,7 +42,7 @@ struct Settings {
     std::size_t max_result_bytes = 4 << 20;  ///< one answer; more is R37
     /// lines begun and answers not yet taken, over all clients; more is R37 or R34
     std::size_t max_buffered_bytes = 256 << 20;
-    std::int64_t shutdown_timeout = 30000;   ///< SIGTERM: transactions get this long to finish
+    std::int64_t shutdown_timeout = 30000;  ///< SIGTERM: transactions get this long to finish
 
     // [log]
     std::string log_level = "info";  ///< error, warning, info or debug

@@ -54,18 +54,10 @@ const char *type_name(std::uint32_t type_oid) {
     }
 }
 
-[[gnu::cold]] Refusal refuse(Code code, std::string message, std::string hint = {}) {
-    Refusal refusal;
-    refusal.code = code;
-    refusal.message = std::move(message);
-    refusal.hint = std::move(hint);
-    return refusal;
-}
-
 [[gnu::cold]] Refusal wrong_value(std::size_t parameter, const Column &column) {
-    return refuse(Code::R27,
-                  format("parameter %zu is not a value of type %s, which column \"%s\" has",
-                         parameter + 1, type_name(column.type_oid), column.name.c_str()));
+    return make_refusal(Code::R27,
+                        format("parameter %zu is not a value of type %s, which column \"%s\" has",
+                               parameter + 1, type_name(column.type_oid), column.name.c_str()));
 }
 
 }  // namespace
@@ -73,8 +65,9 @@ const char *type_name(std::uint32_t type_oid) {
 Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
                                  std::span<const Parameter> parameters, const RouteTable &routes) {
     if (parameters.size() != statement.parameters.size())
-        return refuse(Code::R27, format("parameters sent: %zu, placeholders in the statement: %zu",
-                                        parameters.size(), statement.parameters.size()));
+        return make_refusal(Code::R27,
+                            format("parameters sent: %zu, placeholders in the statement: %zu",
+                                   parameters.size(), statement.parameters.size()));
     const Table &table = *statement.table;
     const Keyspace &keyspace = routes.keyspaces[table.keyspace];
 
@@ -84,7 +77,8 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
         const Parameter &value = parameters[position];
         const Column &column = table.columns[table.key_column];
         if (!value)
-            return refuse(Code::R27, format("the shard key \"%s\" is NULL", column.name.c_str()));
+            return make_refusal(Code::R27,
+                                format("the shard key \"%s\" is NULL", column.name.c_str()));
         const auto key = parse_key(table.key_type, *value);
         if (!key) return wrong_value(position, column);
         const std::int32_t bucket = keyspace.bucket_of(*key);
@@ -93,8 +87,8 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
             shard = owner;
             first_bucket = bucket;
         } else if (*shard != owner) {
-            Refusal refusal = refuse(Code::R11, "the statement's keys are on several shards",
-                                     "Send one statement for each shard, or for each key.");
+            Refusal refusal = make_refusal(Code::R11, "the statement's keys are on several shards",
+                                           "Send one statement for each shard, or for each key.");
             refusal.detail = format("Bucket %d is on shard %s, bucket %d on shard %s.",
                                     first_bucket, routes.shards[*shard].name.c_str(), bucket,
                                     routes.shards[owner].name.c_str());
@@ -108,7 +102,7 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
             return wrong_value(i, table.columns[column]);
     }
     // An accepted data statement always names a key (R10 otherwise).
-    if (!shard) return refuse(Code::R10, "the statement names no shard key");
+    if (!shard) return make_refusal(Code::R10, "the statement names no shard key");
     return *shard;
 }
 

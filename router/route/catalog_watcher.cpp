@@ -98,11 +98,13 @@ void CatalogWatcher::pause(std::int64_t milliseconds) {
 }
 
 void CatalogWatcher::report(bool reachable, const std::string &error) {
-    if (reachable_ == static_cast<int>(reachable)) return;
+    const bool changed = reachable_ != static_cast<int>(reachable);
+    if (!changed && error == error_) return;
     reachable_ = static_cast<int>(reachable);
-    if (reachable)
+    error_ = error;
+    if (changed && reachable)
         log_info("catalog: connected");
-    else
+    else if (changed)
         log_warning("catalog: not reachable, route version %d stays in force: %s", current_version_,
                     error.c_str());
     events_.reachable(reachable, error);
@@ -162,7 +164,8 @@ void CatalogWatcher::look(ControlConnection &catalog) {
     }
     if (version == current_version_) {
         // A catalog that was restored from a backup may give a number out a second time.
-        if (version > 0 && cluster.view(0, 2) != current_published_)
+        const std::string_view published = cluster.view(0, 2);
+        if (!published.empty() && !current_published_.empty() && published != current_published_)
             reject(version, "it was published twice: the catalog's is not the one in force");
         return;
     }

@@ -63,6 +63,7 @@ class CatalogWatcher {
     std::string rejected_why_;
     std::int64_t next_full_look_ = 0;
     int reachable_ = -1;  ///< unknown, no, yes
+    std::string error_;   ///< why not
 
     std::thread thread_;  ///< last: it uses all of the above
 };

@@ -1,18 +1,13 @@
 #include "route/key.h"
 
+#include "base/hex.h"
+
 #include <limits>
 #include <string>
 
 namespace interlock {
 
 namespace {
-
-int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
 
 bool octal_digit(char c) {
     return c >= '0' && c <= '7';

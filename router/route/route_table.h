@@ -126,8 +126,9 @@ class RouteTable {
 /// ever).
 namespace oid {
 inline constexpr std::uint32_t boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
-                               varchar = 1043, uuid = 2950, oid = 26, float4 = 700, float8 = 701,
-                               numeric = 1700;
+                               oid = 26, float4 = 700, float8 = 701, varchar = 1043, date = 1082,
+                               time = 1083, timestamp = 1114, timestamptz = 1184, interval = 1186,
+                               timetz = 1266, numeric = 1700, uuid = 2950;
 /// Types from here on are made by users; their numbers differ between databases.
 inline constexpr std::uint32_t first_user = 16384;
 }  // namespace oid

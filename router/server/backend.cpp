@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <libpq-fe.h>
+#include <sys/socket.h>
 #include <vector>
 
 namespace interlock {
@@ -37,7 +38,15 @@ Backend::Backend(Loop &loop, Connection connection)
       tls_(PQsslInUse(connection_.get()) != 0), pid_(PQbackendPID(connection_.get())),
       stream_(PQsocket(connection_.get()),
               static_cast<ssl_st *>(PQsslStruct(connection_.get(), "OpenSSL"))),
-      watch_(loop, PQsocket(connection_.get())) {}
+      watch_(loop, PQsocket(connection_.get())) {
+    PQsetnonblocking(connection_.get(), 1);
+}
+
+Backend::~Backend() {
+    // PQfinish says goodbye to the server. It must neither wait for room to do so, nor put its
+    // message into the middle of a frame that was sent in part.
+    if (!out_.empty()) ::shutdown(PQsocket(connection_.get()), SHUT_RDWR);
+}
 
 Task<Io> Backend::flush(Millis deadline) {
     while (!out_.empty()) {
@@ -148,7 +157,7 @@ Task<std::string> Backend::greet(const ExpectedIdentity &expected, std::int32_t 
     if (PQsslInUse(connection_.get()) != 0 && PQsslStruct(connection_.get(), "OpenSSL") == nullptr)
         co_return "libpq uses a TLS library other than OpenSSL";
     append_query(out_, format("SELECT cluster_id::text, shard, floor::text, restored::text, "
-                              "catalog_first::text, extension_version, "
+                              "catalog_first::text, "
                               "pg_catalog.pg_is_in_recovery()::text FROM interlock.greet(%d)",
                               route_version));
     if (co_await flush(deadline) != Io::ok) co_return "the connection was lost while greeting";
@@ -193,8 +202,8 @@ Task<std::string> Backend::greet(const ExpectedIdentity &expected, std::int32_t 
         if (ended) break;
     }
     if (!problem.empty()) co_return problem;
-    if (!described || row.size() != 7) co_return "the greeting was not answered by one row";
-    if (row[6] != "false") co_return "the server is a standby: it is in recovery";
+    if (!described || row.size() != 6) co_return "the greeting was not answered by one row";
+    if (row[5] != "false") co_return "the server is a standby: it is in recovery";
     if (row[0].empty()) co_return "the database is not a shard yet; HINT: run \"interlock apply\"";
     if (row[0] != expected.cluster_id)
         co_return format("the connection leads to another cluster (%s), not to cluster %s",

@@ -31,6 +31,7 @@ class Backend {
   public:
     /// Takes over an established connection. Call greet() before anything else.
     Backend(Loop &loop, Connection connection);
+    ~Backend();
     Backend(const Backend &) = delete;
     Backend &operator=(const Backend &) = delete;
 
@@ -57,9 +58,8 @@ class Backend {
 
     // Raw exchange: append frames to out(), flush(), then peek/pop/fill until ReadyForQuery.
     [[nodiscard]] Buffer &out() { return out_; }
-    /// Hands everything in out() to the kernel. On anything but ok, unsent() tells what was left.
+    /// Hands everything in out() to the kernel; on anything but ok, something was left.
     [[nodiscard]] Task<Io> flush(Millis deadline);
-    [[nodiscard]] std::size_t unsent() const { return out_.size(); }
     [[nodiscard]] wire::FrameState peek(std::size_t limit, wire::Frame &out) const {
         return wire::peek_frame(in_, limit, out);
     }

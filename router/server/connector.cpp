@@ -1,6 +1,7 @@
 #include "server/connector.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <libpq-fe.h>
 #include <optional>
 #include <system_error>
@@ -58,7 +59,6 @@ Result<ConnectParameters, std::string> connect_parameters(const std::vector<std:
         parameters.values.push_back(value);
     };
     set("fallback_application_name", "interlock");
-    set("connect_timeout", std::to_string(std::max<Millis>(2, (connect_timeout + 999) / 1000)));
     for (const std::string &conninfo : conninfos) {
         char *complaint = nullptr;
         PQconninfoOption *options = PQconninfoParse(conninfo.c_str(), &complaint);
@@ -71,6 +71,21 @@ Result<ConnectParameters, std::string> connect_parameters(const std::vector<std:
             if (option->val != nullptr) set(option->keyword, option->val);
         PQconninfoFree(options);
     }
+    const auto get = [&](const std::string &keyword) -> std::string {
+        const auto it = std::find(parameters.keywords.begin(), parameters.keywords.end(), keyword);
+        if (it == parameters.keywords.end()) return {};
+        return parameters.values[static_cast<std::size_t>(it - parameters.keywords.begin())];
+    };
+    const auto names = [&](const std::string &keyword) {
+        const std::string list = get(keyword);
+        return 1 + static_cast<Millis>(std::count(list.begin(), list.end(), ','));
+    };
+    const Millis hosts = std::max(names("host"), names("hostaddr"));
+    Millis seconds = std::max<Millis>(2, (connect_timeout / hosts + 999) / 1000);
+    const Millis wanted = std::atoll(get("connect_timeout").c_str());
+    if (wanted > 0) seconds = std::min(seconds, std::max<Millis>(2, wanted));
+    set("connect_timeout", std::to_string(seconds));
+    parameters.longest = std::max(connect_timeout, hosts * seconds * 1000);
     set("client_encoding", "UTF8");
     set("gssencmode", "disable");
     return parameters;

@@ -26,16 +26,18 @@ using Connection = std::unique_ptr<pg_conn, FinishConnection>;
 struct FreeCancel {
     void operator()(pg_cancel *cancel) const;
 };
-using CancelKey = std::unique_ptr<pg_cancel, FreeCancel>;
 
 /// libpq keywords and values, in the order given to it; a later value of a keyword wins.
 struct ConnectParameters {
     std::vector<std::string> keywords;
     std::vector<std::string> values;
+    Millis longest = 0;  ///< what one attempt may take in all, when each host uses its time up
 };
 
 /// Merges connection strings (later ones win) and adds what the router needs: UTF-8, no GSS
-/// encryption (whose bytes we could not take over), a connect timeout (ms, rounded up to seconds).
+/// encryption (whose bytes we could not take over), a connect timeout. libpq's is for each host, in
+/// whole seconds, at least 2: of several hosts each gets its part of `connect_timeout` (ms), unless
+/// the connection string asks for less.
 /// The error is libpq's complaint about the string, which never quotes a password.
 [[nodiscard]] Result<ConnectParameters, std::string>
 connect_parameters(const std::vector<std::string> &conninfos, Millis connect_timeout);

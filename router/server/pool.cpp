@@ -13,6 +13,7 @@ constexpr Millis slow_failure = 500;  // an attempt that failed after longer sta
 constexpr Millis backoff_first = 250;
 constexpr Millis backoff_cap = 5000;
 constexpr std::size_t connecting_at_once = 2;
+constexpr Millis ping_timeout = 1000;  // an idle connection that is silent longer is given up
 constexpr std::size_t idle_frame_limit = 64 * 1024;
 constexpr const char *retired_reason = "the shard's connection settings have just changed";
 
@@ -139,8 +140,7 @@ Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version) {
         }
         ++lent_;
         Lease lease(shared_from_this(), std::move(backend));
-        const Millis limit =
-            std::min(deadline, deadline_after(loop_.now(), settings_.connect_timeout));
+        const Millis limit = loop_.now() + ping_timeout;
         if (settings_.idle_check > 0 && loop_.now() - lease->idle_since > settings_.idle_check &&
             !co_await lease->ping(limit))
             continue;  // dead while idle: its lease ends it, and the next one is tried
@@ -160,7 +160,6 @@ void Pool::connect_if_needed() {
 Task<void> Pool::connect_one() {
     const auto self = shared_from_this();  // the pool may be dropped meanwhile
     const Millis began = loop_.now();
-    const Millis deadline = deadline_after(began, settings_.connect_timeout);
     std::string failure;
     std::unique_ptr<Backend> backend;
     auto parameters =
@@ -168,6 +167,7 @@ Task<void> Pool::connect_one() {
     if (!parameters) {
         failure = parameters.error();
     } else {
+        const Millis deadline = deadline_after(began, parameters->longest);
         auto connection = co_await connect(loop_, *parameters, deadline);
         if (!connection) {
             failure = connection.error();
@@ -200,7 +200,9 @@ Task<void> Pool::connect_one() {
         backoff_ = std::clamp(backoff_ * 2, backoff_first, backoff_cap);
         quiet_until_ = loop_.now() + with_jitter(backoff_);
     }
-    fail_waiting(failure);
+    // While other connections are in use (the server may have no more to give), waiting for one of
+    // them is the better hope; should they turn out dead, the next attempt decides.
+    if (lent_ == 0 && connecting_ == 0) fail_waiting(failure);
 }
 
 void Pool::hand_out(std::unique_ptr<Backend> backend) {

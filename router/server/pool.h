@@ -68,7 +68,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
     [[nodiscard]] PoolCounters counters() const;
     [[nodiscard]] const std::string &shard() const { return identity_.shard; }
     [[nodiscard]] const std::string &conninfo() const { return conninfo_; }
-    [[nodiscard]] const std::string &cluster_id() const { return identity_.cluster_id; }
 
   private:
     friend class Lease;

@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <cstring>
+#include <sys/socket.h>
 
 namespace interlock {
 
@@ -13,6 +14,9 @@ constexpr std::size_t flush_at = 64 * 1024;
 constexpr std::size_t read_step = 16 * 1024;
 // Lines up to here are taken even when the budget for buffers is used up.
 constexpr std::size_t always_room_for = 64 * 1024;
+// After the last answer: how long, and for how much more input, the client's end is waited for.
+constexpr Millis goodbye_time = 1000;
+constexpr std::size_t goodbye_bytes = 1 << 20;
 
 Task<void> serve_client(Worker &worker, UniqueFd socket) {
     LineClient client(worker, std::move(socket));
@@ -58,7 +62,7 @@ Task<void> LineClient::serve() {
         // Nothing complete is waiting: the moment to leave if the router is stopping.
         if (worker_.stopping() && session_.transaction() == Transaction::none) {
             co_await refuse(Code::R30, "the router is shutting down");
-            (void)co_await flush();
+            co_await say_goodbye();
             break;
         }
         if (!co_await read_more()) break;
@@ -122,8 +126,11 @@ Task<void> LineClient::answer(std::string_view line) {
     }
     JsonRows rows(worker_.settings().max_result_bytes, worker_.buffered_bytes,
                   worker_.settings().max_buffered_bytes);
+    charge_buffers();
     const Reply reply = co_await session_.run(request_.sql, request_.parameters, rows);
     append_reply(out_, reply, rows);
+    // A long request's memory is given back: most clients send one, and then short ones for ever.
+    if (request_.memory() > always_room_for) request_ = LineRequest();
     charge_buffers();
 }
 
@@ -138,7 +145,7 @@ Task<void> LineClient::refuse(Code code, std::string message) {
 }
 
 void LineClient::charge_buffers() {
-    const std::size_t held = out_.size() + in_.size();
+    const std::size_t held = out_.size() + in_.size() + request_.memory();
     worker_.buffered_bytes += held;
     worker_.buffered_bytes -= charged_;
     charged_ = held;
@@ -163,7 +170,7 @@ Task<bool> LineClient::read_more() {
             else
                 co_await refuse(Code::R36, "the transaction was idle too long; it is rolled back "
                                            "and the connection closed");
-            (void)co_await flush();
+            co_await say_goodbye();
             co_return false;
         }
         if (fired.has(1)) session_.backend_stirred();
@@ -179,6 +186,22 @@ Task<bool> LineClient::read_more() {
             }
         }
         if (fired.has(2)) co_return true;  // let serve() see that the router is stopping
+    }
+}
+
+// Writes what is left and ends our side of the stream, then waits a moment for the client to end
+// its own: closed at once, a socket with unread input would reset the connection and lose the
+// answer.
+Task<void> LineClient::say_goodbye() {
+    if (!co_await flush()) co_return;
+    ::shutdown(socket_.get(), SHUT_WR);
+    const Millis deadline = worker_.loop().now() + goodbye_time;
+    for (std::size_t taken = 0; taken < goodbye_bytes; taken += read_step) {
+        const Fired fired = co_await Wait(worker_.loop(), deadline).read(watch_);
+        if (fired.none()) co_return;
+        in_.clear();
+        const wire::StreamState state = stream_.read(in_, read_step);
+        if (state == wire::StreamState::closed || state == wire::StreamState::broken) co_return;
     }
 }
 

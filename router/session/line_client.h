@@ -24,6 +24,7 @@ class LineClient final : public Client {
     [[nodiscard]] Task<Next> serve_one_line();
     [[nodiscard]] Task<bool> read_more();
     [[nodiscard]] Task<bool> flush();
+    [[nodiscard]] Task<void> say_goodbye();
     [[nodiscard]] Task<void> answer(std::string_view line);
     [[nodiscard]] Task<void> refuse(Code code, std::string message);
     void append_status();

@@ -1,17 +1,11 @@
 #include "session/line_format.h"
 
+#include "base/hex.h"
 #include "base/log.h"
 
 namespace interlock {
 
 namespace {
-
-int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
 
 // Appends the decoded field; false when an escape is malformed or stands for NUL.
 bool append_decoded(std::string_view field, std::string &out) {

@@ -27,6 +27,11 @@ struct LineRequest {
     std::string decoded;                ///< the decoded fields, back to back
     std::string_view sql;               ///< into `decoded`
     std::vector<Parameter> parameters;  ///< into `decoded`
+
+    /// Bytes held.
+    [[nodiscard]] std::size_t memory() const {
+        return decoded.capacity() + parameters.capacity() * sizeof(Parameter);
+    }
 };
 
 /// Parses one line (without its end). The error says what is malformed (R02). Views in `out` are
@@ -48,6 +53,7 @@ class JsonRows : public RowSink {
 
     void describe(std::string_view body) override;
     [[nodiscard]] bool row(std::string_view body) override;
+    [[nodiscard]] std::size_t longest_row() const override { return limit_; }
 
     [[nodiscard]] bool described() const { return described_; }
     [[nodiscard]] std::uint64_t count() const { return count_; }

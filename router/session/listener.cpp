@@ -63,7 +63,7 @@ Listener::open(Loop &loop, const std::string &address, Accept accept) {
 Task<void> Listener::run() {
     bool complained = false;
     while (!closed_.is_set()) {
-        co_await Wait(loop_, never).read(watch_).event(closed_);
+        co_await Wait(loop_, never).read(*watch_).event(closed_);
         for (int i = 0; i < accept_batch && !closed_.is_set(); ++i) {
             UniqueFd client(
                 ::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -85,6 +85,9 @@ Task<void> Listener::run() {
             break;
         }
     }
+    // No client is left in the kernel's queue to wait for nobody.
+    watch_.reset();
+    socket_.reset();
 }
 
 void Listener::close() {

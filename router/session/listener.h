@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace interlock {
@@ -28,12 +29,12 @@ class Listener {
 
   private:
     Listener(Loop &loop, UniqueFd socket, std::string address, Accept accept)
-        : loop_(loop), socket_(std::move(socket)), watch_(loop, socket_.get()),
+        : loop_(loop), socket_(std::move(socket)), watch_(std::in_place, loop, socket_.get()),
           address_(std::move(address)), accept_(std::move(accept)) {}
 
     Loop &loop_;
     UniqueFd socket_;
-    Watch watch_;
+    std::optional<Watch> watch_;
     Event closed_;
     std::string address_;
     Accept accept_;

@@ -16,34 +16,26 @@ Refusal backend_error(const BackendError &error) {
     return refusal;
 }
 
-Refusal make(Code code, std::string message, std::string hint) {
-    Refusal refusal;
-    refusal.code = code;
-    refusal.message = std::move(message);
-    refusal.hint = std::move(hint);
-    return refusal;
-}
-
 // The connection broke, or had to be given up, before the backend said that the statement ended.
 Refusal broken(const Answer &answer, Effect effect, bool autocommit, const std::string &shard) {
+    const char *again = autocommit ? "Nothing was done; it is safe to send the statement again."
+                                   : "Send ROLLBACK, then run the transaction again.";
     // Without the last byte of the request the server cannot have committed anything: it rolls
     // back when the connection ends.
     if (!answer.sent)
-        return make(
-            Code::R30,
-            format("the connection to shard %s broke before the statement was sent", shard.c_str()),
-            "Nothing was done; it is safe to send the statement again.");
+        return make_refusal(
+            Code::R30, format("the statement could not be sent to shard %s", shard.c_str()), again);
     if (effect == Effect::read)
-        return make(Code::R30,
-                    format("the connection to shard %s broke while reading", shard.c_str()),
-                    "Nothing was changed; it is safe to send the statement again.");
+        return make_refusal(Code::R30,
+                            format("the connection to shard %s broke while reading", shard.c_str()),
+                            again);
     if (effect == Effect::write && !autocommit)
-        return make(Code::R32,
-                    format("the connection to shard %s broke after a write was sent: its "
-                           "transaction cannot be committed any more",
-                           shard.c_str()),
-                    "Send ROLLBACK, then run the transaction again.");
-    return make(
+        return make_refusal(Code::R32,
+                            format("the connection to shard %s broke after a write was sent: its "
+                                   "transaction cannot be committed any more",
+                                   shard.c_str()),
+                            again);
+    return make_refusal(
         Code::R32,
         format("the connection to shard %s broke after %s was sent: the outcome is unknown",
                shard.c_str(), effect == Effect::commit ? "COMMIT" : "a write"),
@@ -55,7 +47,17 @@ Refusal broken(const Answer &answer, Effect effect, bool autocommit, const std::
 std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommit,
                              const std::string &shard) {
     switch (answer.end) {
-    case AnswerEnd::complete: return std::nullopt;
+    case AnswerEnd::complete:
+        // A cancel that comes during the commit only ends the wait for the standbys: the server
+        // warns and reports success, but a failover could lose it.
+        if (answer.warned && (effect == Effect::commit || (effect == Effect::write && autocommit)))
+            return make_refusal(
+                Code::R32,
+                format("the statement timeout cut short the wait for the standbys of shard %s: "
+                       "committed there, perhaps not on them",
+                       shard.c_str()),
+                "Look whether it took effect before you send it again.");
+        return std::nullopt;
     case AnswerEnd::error: return backend_error(answer.error);
     case AnswerEnd::lost:
         // A server that ends the session says so first. That is an answer, except where it may have
@@ -72,16 +74,18 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
             return broken(answer, effect, autocommit, shard);
         if (answer.has_error() && answer.error.sqlstate != "57014")
             return backend_error(answer.error);
-        return make(Code::R36,
-                    format("the statement on shard %s ran into the router's statement timeout and "
-                           "was cancelled",
-                           shard.c_str()),
-                    "The limit is the setting pool.statement_timeout.");
+        return make_refusal(
+            Code::R36,
+            format("the statement on shard %s ran into the router's statement timeout and "
+                   "was cancelled",
+                   shard.c_str()),
+            "The limit is the setting pool.statement_timeout.");
     case AnswerEnd::too_large:
         if (effect != Effect::read) return broken(answer, effect, autocommit, shard);
-        return make(Code::R37, "the answer is larger than the router allows",
-                    "Ask for fewer rows; the limits are the settings limits.max_result_bytes and "
-                    "limits.max_buffered_bytes.");
+        return make_refusal(
+            Code::R37, "the answer is larger than the router allows",
+            "Ask for fewer rows; the limits are the settings limits.max_result_bytes and "
+            "limits.max_buffered_bytes.");
     }
     return broken(answer, effect, autocommit, shard);
 }

@@ -6,8 +6,8 @@ namespace interlock {
 
 namespace {
 
-// A row that does not fit this is over any budget of a listener that buffers answers.
-constexpr std::size_t frame_limit = 64 << 20;
+// Room for every message that is not a row: descriptions, errors, notices.
+constexpr std::size_t message_limit = 1 << 20;
 // After a cancel request, how long the backend gets to stop before its connection is closed.
 constexpr Millis cancel_grace = 5000;
 
@@ -33,6 +33,8 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
     Answer answer;
     AnswerEnd wanted = AnswerEnd::complete;  // what to report once the answer has ended
     int completed = 0;
+    const std::size_t frame_limit =
+        std::max(message_limit, sink == nullptr ? 0 : sink->longest_row());
 
     const Io sent = co_await backend.flush(deadline);
     answer.sent = sent == Io::ok;
@@ -88,6 +90,12 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
             answer.completed = ++completed == commands;
             break;
         }
+        case 'N': {  // NoticeResponse
+            wire::ErrorFields notice;
+            if (answer.cancelled && wire::parse_error(frame.body, notice))
+                answer.warned = answer.warned || notice.severity == "WARNING";
+            break;
+        }
         case 'E': keep_error(frame.body, answer.error); break;
         case 'Z': {
             answer.transaction = frame.body.size() == 1 ? frame.body[0] : '\0';
@@ -111,7 +119,6 @@ Task<Answer> relay(Backend &backend, int commands, RowSink *sink, Millis timeout
         case 'n':  // NoData
         case 's':  // PortalSuspended
         case 'I':  // EmptyQueryResponse
-        case 'N':  // NoticeResponse
         case 'S':  // ParameterStatus
         case 'A':  // NotificationResponse
             break;

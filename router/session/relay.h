@@ -19,6 +19,8 @@ class RowSink {
     virtual void describe(std::string_view body) = 0;
     /// DataRow's body. False when the budget is used up: the statement is then cancelled.
     [[nodiscard]] virtual bool row(std::string_view body) = 0;
+    /// Bytes a row may have; a longer one is refused before it has arrived.
+    [[nodiscard]] virtual std::size_t longest_row() const = 0;
 };
 
 enum class AnswerEnd {
@@ -44,6 +46,7 @@ struct Answer {
     bool sent = false;        ///< all of the request was handed to the kernel
     bool completed = false;   ///< CommandComplete of the last command was seen
     bool cancelled = false;   ///< a cancel was asked for: close the backend, whatever the end
+    bool warned = false;      ///< a WARNING came after the cancel
     char transaction = '\0';  ///< of ReadyForQuery; 0 when none was seen
     BackendError error;       ///< when there was one, whatever `end` is
     [[nodiscard]] bool has_error() const { return !error.sqlstate.empty(); }

@@ -18,32 +18,43 @@ namespace interlock {
 namespace {
 
 // Files, signals and the catalog's own connection need a few descriptors beside clients and pools.
-constexpr rlim_t spare_descriptors = 64;
+constexpr std::size_t spare_descriptors = 64;
 
-void raise_descriptor_limit(const Settings &settings) {
+// Clients must not use up the descriptors that connections to shards need.
+void fit_clients_to_descriptors(Settings &settings) {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
     limit.rlim_cur = limit.rlim_max;
     (void)::setrlimit(RLIMIT_NOFILE, &limit);
-    if (limit.rlim_max != RLIM_INFINITY &&
-        limit.rlim_max < settings.max_clients + spare_descriptors)
-        log_warning("the limit of open files is %llu, too low for line.max_clients = %zu",
-                    static_cast<unsigned long long>(limit.rlim_max), settings.max_clients);
+    if (limit.rlim_max == RLIM_INFINITY) return;
+    const std::size_t descriptors = limit.rlim_max;
+    const std::size_t reserved =
+        std::min(descriptors / 2, spare_descriptors + 16 * settings.pool_size);
+    if (settings.max_clients <= descriptors - reserved) return;
+    log_warning("line.max_clients is lowered from %zu to %zu: the limit of open files is %zu",
+                settings.max_clients, descriptors - reserved, descriptors);
+    settings.max_clients = descriptors - reserved;
 }
 
 class Server {
   public:
     Server(Settings settings, ReloadSettings reload)
-        : worker_(loop_, std::move(settings)), reload_(std::move(reload)) {}
+        : worker_(loop_, fitted(std::move(settings))), reload_(std::move(reload)) {}
 
     int run() {
         if (!start()) return 1;
         loop_.run();
-        watcher_.reset();
-        return 0;
+        // Not by returning: the watcher's thread, or one that connects, may be waiting for a server
+        // that does not answer. Nothing needs to be saved.
+        stop_now();
     }
 
   private:
+    static Settings fitted(Settings settings) {
+        fit_clients_to_descriptors(settings);
+        return settings;
+    }
+
     bool start() {
         sigset_t signals;
         sigemptyset(&signals);
@@ -52,7 +63,6 @@ class Server {
         // Before any thread is started, so that all of them inherit it.
         ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
         signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-        raise_descriptor_limit(worker_.settings());
 
         auto listener =
             Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
@@ -142,7 +152,7 @@ class Server {
         for (const std::string &name : restart_needed(worker_.settings(), fresh))
             log_warning("setting %s takes effect at the next start", name.c_str());
         keep_restart_settings(worker_.settings(), fresh);
-        worker_.replace_settings(std::move(fresh));
+        worker_.replace_settings(fitted(std::move(fresh)));
         apply_log_level(worker_.settings());
         watcher_->set_intervals(worker_.settings().catalog_poll_interval,
                                 worker_.settings().catalog_timeout);
@@ -171,7 +181,8 @@ int serve(Settings settings, ReloadSettings reload) {
     try {
         // Coroutines that still wait when the loop has stopped (pools' connection attempts, the
         // signal handler) refer to the server: it is not destroyed, the process ends.
-        auto *server = new Server(std::move(settings), std::move(reload));
+        static Server *server = nullptr;
+        server = new Server(std::move(settings), std::move(reload));
         return server->run();
     } catch (const std::exception &error) {
         log_error("could not start: %s", error.what());

@@ -11,14 +11,6 @@ namespace {
 // What it may take to roll back before the connection is closed instead.
 constexpr Millis rollback_timeout = 5000;
 
-Refusal refusal(Code code, std::string message, std::string hint = {}) {
-    Refusal made;
-    made.code = code;
-    made.message = std::move(message);
-    made.hint = std::move(hint);
-    return made;
-}
-
 void append_step(Buffer &out, std::string_view text) {
     wire::FrameWriter(out, 'P').string("").string(text).int16(0);
     wire::FrameWriter(out, 'B').string("").string("").int16(0).int16(0).int16(0);
@@ -33,12 +25,8 @@ void append_statement(Buffer &out, const sql::Statement &statement,
     {
         wire::FrameWriter parse(out, 'P');
         parse.string("").string(statement.text).int16(count);
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-            const std::uint32_t type =
-                statement.table->columns[statement.parameters[i].column].type_oid;
-            const bool known = type < oid::first_user && statement.typed_as_column(i);
-            parse.int32(known ? type : 0);
-        }
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+            parse.int32(statement.parameter_type(i));
     }
     {
         wire::FrameWriter bind(out, 'B');
@@ -73,9 +61,9 @@ Task<Reply> Session::run(std::string_view text, std::span<const Parameter> param
                          RowSink &sink) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes)
-        co_return co_await refuse(
-            refusal(Code::R30, "the router has no route table yet",
-                    "The catalog has not been reached, or nothing was published: see STATUS."));
+        co_return co_await refuse(make_refusal(
+            Code::R30, "the router has no route table yet",
+            "The catalog has not been reached, or nothing was published: see STATUS."));
     auto statement = worker_.shapes().find(text, routes->table);
     if (!statement) {
         auto analysed = sql::analyse_strict(text, *routes->table);
@@ -85,7 +73,7 @@ Task<Reply> Session::run(std::string_view text, std::span<const Parameter> param
         if (routes == worker_.routes()) worker_.shapes().insert(text, routes->table, statement);
     }
     if (statement->transaction_control() && !parameters.empty())
-        co_return co_await refuse(refusal(Code::R27, "this statement takes no parameters"));
+        co_return co_await refuse(make_refusal(Code::R27, "this statement takes no parameters"));
     switch (statement->kind) {
     case sql::Kind::begin: co_return begin();
     case sql::Kind::commit: co_return co_await commit();
@@ -98,6 +86,10 @@ Task<Reply> Session::refuse(Refusal refusal) {
     Reply refused = reply();
     co_await fail_transaction();
     refused.transaction = transaction_;
+    const bool retry =
+        refusal.code == Code::R30 || refusal.code == Code::R33 || refusal.code == Code::R34;
+    if (retry && transaction_ == Transaction::failed)
+        refusal.hint = "Send ROLLBACK, then run the transaction again.";
     refused.refusal = std::move(refusal);
     co_return refused;
 }
@@ -105,12 +97,12 @@ Task<Reply> Session::refuse(Refusal refusal) {
 Reply Session::begin() {
     Reply answer = reply();
     if (transaction_ != Transaction::none) {
-        answer.refusal = refusal(Code::R40, "there is already a transaction in progress");
+        answer.refusal = make_refusal(Code::R40, "there is already a transaction in progress");
         return answer;
     }
     if (worker_.stopping()) {
-        answer.refusal = refusal(Code::R30, "the router is shutting down",
-                                 "Nothing was done; connect to another router, or try again.");
+        answer.refusal = make_refusal(Code::R30, "the router is shutting down",
+                                      "Nothing was done; connect to another router, or try again.");
         return answer;
     }
     snapshot_ = worker_.routes();
@@ -145,6 +137,12 @@ Task<Reply> Session::commit() {
         const Answer end =
             co_await relay(*pinned_, 1, nullptr, worker_.settings().statement_timeout);
         answer.refusal = judge(end, Effect::commit, false, shard);
+        if (!end.sent) {
+            // Not even the COMMIT was sent: the transaction is lost, and the client must see that.
+            co_await fail_transaction();
+            answer.transaction = transaction_;
+            co_return answer;
+        }
         const bool over = end.transaction == 'I' && !end.cancelled;
         if (over)
             pinned_.release();
@@ -167,7 +165,7 @@ Reply Session::refuse_failed(Reply answer, const char *message) {
         answer.pid = lost_->pid;
         lost_.reset();
     } else {
-        answer.refusal = refusal(Code::R13, message, "Send ROLLBACK.");
+        answer.refusal = make_refusal(Code::R13, message, "Send ROLLBACK.");
     }
     return answer;
 }
@@ -191,7 +189,8 @@ Task<Reply> Session::rollback() {
 Task<void> Session::give_back_rolled_back() {
     if (!pinned_) co_return;
     Lease lease = std::move(pinned_);
-    if (co_await lease->command("ROLLBACK", 'I', worker_.loop().now() + rollback_timeout))
+    if (lease->out().empty() &&  // else a frame was sent in part, and nothing can follow it
+        co_await lease->command("ROLLBACK", 'I', worker_.loop().now() + rollback_timeout))
         lease.release();
 }
 
@@ -231,10 +230,10 @@ void Session::backend_stirred() {
     const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
     Refusal why;
     if (!error.sqlstate.empty()) {
-        why = refusal(Code::R31, error.message);
+        why = make_refusal(Code::R31, error.message);
         why.sqlstate = error.sqlstate;
     } else {
-        why = refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
+        why = make_refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
     }
     why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
     lost_ = Lost{std::move(why), shard, pinned_->pid()};
@@ -258,14 +257,14 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     const bool autocommit = transaction_ == Transaction::none;
     if (autocommit && worker_.stopping())
         co_return co_await refuse(
-            refusal(Code::R30, "the router is shutting down",
-                    "Nothing was done; connect to another router, or try again."));
+            make_refusal(Code::R30, "the router is shutting down",
+                         "Nothing was done; connect to another router, or try again."));
     if (pinned_ && shard != pinned_shard_) {
-        Refusal other =
-            refusal(Code::R12,
-                    format("the transaction is on shard %s, this statement's key is on shard %s",
-                           routes->table->shards[pinned_shard_].name.c_str(), shard_name.c_str()),
-                    "A transaction stays on one shard: use one transaction for each shard.");
+        Refusal other = make_refusal(
+            Code::R12,
+            format("the transaction is on shard %s, this statement's key is on shard %s",
+                   routes->table->shards[pinned_shard_].name.c_str(), shard_name.c_str()),
+            "A transaction stays on one shard: use one transaction for each shard.");
         other.detail = "The transaction was rolled back.";
         co_return co_await refuse(std::move(other));
     }
@@ -302,7 +301,7 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
         // It succeeded, but the connection cannot be used further.
         lease.discard();
         if (!autocommit) {
-            answer.refusal = refusal(
+            answer.refusal = make_refusal(
                 Code::R36, "the transaction's connection had to be closed; it was rolled back");
             transaction_ = Transaction::failed;
         }

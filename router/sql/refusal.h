@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace interlock {
 
@@ -86,5 +87,13 @@ struct Refusal {
         return sqlstate.empty() ? code_entry(code).sqlstate : std::string_view(sqlstate);
     }
 };
+
+[[nodiscard]] inline Refusal make_refusal(Code code, std::string message, std::string hint = {}) {
+    Refusal refusal;
+    refusal.code = code;
+    refusal.message = std::move(message);
+    refusal.hint = std::move(hint);
+    return refusal;
+}
 
 }  // namespace interlock

@@ -27,6 +27,8 @@ struct Statement {
     [[nodiscard]] bool transaction_control() const { return kind <= Kind::rollback; }
     /// Whether the parameter's type is the column's: always, but for + and - on dates and the like.
     [[nodiscard]] bool typed_as_column(std::size_t parameter) const;
+    /// OID of the parameter's type, 0 to leave it to the server (types made by users).
+    [[nodiscard]] std::uint32_t parameter_type(std::size_t parameter) const;
     [[nodiscard]] bool writes() const { return kind >= Kind::insert; }
 };
 

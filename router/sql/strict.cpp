@@ -12,6 +12,11 @@ namespace {
 
 // The protocol counts parameters in 16 bits.
 constexpr std::size_t max_placeholders = 65535;
+// PostgreSQL's bound of a target list; a longer one would cost us time to no end.
+constexpr std::size_t max_names = 1664;
+// Named with its schema: for types whose built-in operator is another type's (varchar, domains),
+// an operator of the same name in any schema of the search_path would be preferred.
+constexpr const char *equals = " operator(pg_catalog.=) ";
 
 std::string fold(std::string_view word) {
     std::string folded(word);
@@ -106,6 +111,7 @@ class StrictParser {
         if (!star) {
             do {
                 if (peek().kind != TokenKind::word) return refuse_syntax("a column name");
+                if (names.size() >= max_names) return refuse_long_list();
                 names.push_back(peek());
                 advance();
             } while (take_symbol(','));
@@ -129,10 +135,10 @@ class StrictParser {
         statement_.kind = Kind::update;
         if (!match_table() || !need_word("set", "SET")) return false;
         sql_ = "update " + table().sql_name + " set ";
-        bool first = true;
+        std::size_t items = 0;
         do {
-            if (!first) sql_ += ", ";
-            first = false;
+            if (items > 0) sql_ += ", ";
+            if (++items > max_names) return refuse_long_list();
             if (!match_item()) return false;
         } while (take_symbol(','));
         return match_where();
@@ -159,7 +165,8 @@ class StrictParser {
             const bool plus = peek().is_symbol('+');
             if (!plus && !peek().is_symbol('-')) return refuse_syntax("+ or -");
             advance();
-            sql_ += table().columns[*source].sql_name + (plus ? " + " : " - ");
+            sql_ += table().columns[*source].sql_name +
+                    (plus ? " operator(pg_catalog.+) " : " operator(pg_catalog.-) ");
         }
         return match_placeholder(*column, operand);
     }
@@ -191,6 +198,7 @@ class StrictParser {
             if (!list.empty()) list += ", ";
             list += table().columns[*column].sql_name;
             columns.push_back(*column);
+            if (columns.size() > max_names) return refuse_long_list();
         } while (take_symbol(','));
         if (!need_symbol(')', ") or ,") || !need_word("values", "VALUES")) return false;
         if (std::find(columns.begin(), columns.end(), table().key_column) == columns.end())
@@ -265,7 +273,7 @@ class StrictParser {
         sql_ += table().columns[table().key_column].sql_name;
         if (take_symbol('=')) {
             if (peek().kind != TokenKind::placeholder) return refuse_unrouted();
-            sql_ += " = ";
+            sql_ += equals;
             mark_key();
             if (!match_placeholder(table().key_column)) return false;
             if (at_word("and") && !match_version()) return false;
@@ -303,13 +311,13 @@ class StrictParser {
         }
         advance();
         if (!need_symbol('=', "=")) return false;
-        sql_ += " and " + table().columns[*version].sql_name + " = ";
+        sql_ += " and " + table().columns[*version].sql_name + equals;
         return match_placeholder(*version);
     }
 
     bool match_in_list() {
         if (!need_symbol('(', "(")) return false;
-        sql_ += " in (";
+        sql_ += std::string(equals) + "any (array[";
         bool first = true;
         do {
             if (!first) sql_ += ", ";
@@ -317,8 +325,12 @@ class StrictParser {
             mark_key();
             if (!match_placeholder(table().key_column)) return false;
         } while (take_symbol(','));
-        sql_ += ")";
+        sql_ += "])";
         return need_symbol(')', ") or ,");
+    }
+
+    bool refuse_long_list() {
+        return refuse(Code::R01, format("more than %zu columns in a list", max_names));
     }
 
     bool refuse_or() {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <arpa/inet.h>
 #include <functional>
+#include <map>
 #include <memory>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -69,7 +70,7 @@ inline std::string row_frames(const std::vector<std::string> &values) {
 class FakeShard {
   public:
     FakeShard(Loop &loop, std::string cluster_id, std::string shard)
-        : identity{std::move(cluster_id), std::move(shard), "0", "false", "true", "0.1", "false"},
+        : identity{std::move(cluster_id), std::move(shard), "0", "false", "true", "false"},
           loop_(loop) {
         listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         sockaddr_in address{};
@@ -97,9 +98,8 @@ class FakeShard {
     bool gone() const { return connections_.empty() && !accepting_; }
     std::size_t connections() const { return connections_.size(); }
 
-    /// The row that answers the greeting: cluster, shard, floor, restored, catalog first, version,
-    /// in recovery.
-    std::vector<std::string> identity;
+    /// What the greeting is answered by: values of the columns it asks for.
+    std::map<std::string, std::string, std::less<>> identity;
     /// What to do with a statement; nothing for the usual answer.
     std::function<std::optional<Behaviour>(std::string_view sql)> script;
     /// All statements that arrived, greetings left out.
@@ -237,7 +237,7 @@ class FakeShard {
     Task<bool> run(Connection &self, std::string sql) {
         if (sql.starts_with("SELECT cluster_id")) {
             ++greetings;
-            self.out.append(row_frames(identity) + complete_frame("SELECT 1"));
+            self.out.append(row_frames(greeting(sql)) + complete_frame("SELECT 1"));
             co_return true;
         }
         statements.push_back(sql);
@@ -276,6 +276,22 @@ class FakeShard {
             self.closing = true;
         }
         co_return !behaviour->close;
+    }
+
+    /// The values of what stands between SELECT and FROM.
+    std::vector<std::string> greeting(std::string_view sql) const {
+        std::vector<std::string> values;
+        sql = sql.substr(7, sql.find(" FROM ") - 7);
+        while (!sql.empty()) {
+            std::string_view column = sql.substr(0, sql.find(", "));
+            sql.remove_prefix(std::min(sql.size(), column.size() + 2));
+            column = column.substr(0, column.find("::"));
+            const auto known = identity.find(column);
+            if (known == identity.end())
+                throw std::runtime_error("the fake shard has no " + std::string(column));
+            values.push_back(known->second);
+        }
+        return values;
     }
 
     static std::string usual_answer(Connection &self, const std::string &sql) {

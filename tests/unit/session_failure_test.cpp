@@ -279,16 +279,16 @@ TEST_F(BrokenBackends, AServerThatIsSomebodyElseIsRefused) {
         Session session(*worker_);
         const auto right = s0_->identity;
         struct Case {
-            std::size_t field;
-            const char *value, *says;
+            const char *column, *value, *says;
         };
-        for (const auto &[field, value, says] :
-             {Case{0, "6ae3c2f0-0000-4000-8000-00000000beef", "another cluster"},
-              Case{0, "", "not a shard yet"}, Case{1, "s1", "leads to shard s1"},
-              Case{3, "true", "restored copy"}, Case{4, "false", "pg_catalog"},
-              Case{6, "true", "standby"}}) {
+        for (const auto &[column, value, says] :
+             {Case{"cluster_id", "6ae3c2f0-0000-4000-8000-00000000beef", "another cluster"},
+              Case{"cluster_id", "", "not a shard yet"}, Case{"shard", "s1", "leads to shard s1"},
+              Case{"floor", "2", "route version 2"}, Case{"restored", "true", "restored copy"},
+              Case{"catalog_first", "false", "pg_catalog"},
+              Case{"pg_catalog.pg_is_in_recovery()", "true", "standby"}}) {
             s0_->identity = right;
-            s0_->identity[field] = value;
+            s0_->identity[column] = value;
             const Said said = co_await say(session, update_one, {"1", here_});
             EXPECT_EQ(said.brief(), "R30 I") << says;
             EXPECT_NE(said.reply.refusal->detail.find(says), std::string::npos)

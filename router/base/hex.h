@@ -1,0 +1,14 @@
+// Hexadecimal digits.
+#pragma once
+
+namespace interlock {
+
+/// The digit's value, or -1 for any other character.
+[[nodiscard]] constexpr int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+}  // namespace interlock
