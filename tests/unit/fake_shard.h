@@ -70,7 +70,12 @@ inline std::string row_frames(const std::vector<std::string> &values) {
 class FakeShard {
   public:
     FakeShard(Loop &loop, std::string cluster_id, std::string shard)
-        : identity{std::move(cluster_id), std::move(shard), "0", "false", "true", "false"},
+        : identity{{"cluster_id", std::move(cluster_id)},
+                   {"shard", std::move(shard)},
+                   {"floor", "0"},
+                   {"restored", "false"},
+                   {"catalog_first", "true"},
+                   {"pg_catalog.pg_is_in_recovery()", "false"}},
           loop_(loop) {
         listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         sockaddr_in address{};

@@ -26,7 +26,9 @@ TEST_F(Sessions, AnAutocommitStatementBorrowsRunsAndReturns) {
         EXPECT_EQ(said.reply.route_version, 1);
         EXPECT_GT(said.reply.pid, 0);
         EXPECT_EQ(said.rows, "[\"value\"]");
-        EXPECT_EQ(s1_->statements, Strings{"select * from public.account where account_id = $1"});
+        EXPECT_EQ(
+            s1_->statements,
+            Strings{"select * from public.account where account_id operator(pg_catalog.=) $1"});
         EXPECT_TRUE(s0_->statements.empty());
         EXPECT_EQ(pool(1).idle, 1U);
         EXPECT_EQ(pool(1).borrowed, 0U);
@@ -70,10 +72,13 @@ TEST_F(Sessions, ATransactionIsPinnedToOneBackend) {
         EXPECT_EQ(end.reply.pid, first.reply.pid);
         EXPECT_EQ(end.reply.tag, "COMMIT");
         EXPECT_EQ(pool(0).idle, 1U);
-        EXPECT_EQ(s0_->statements,
-                  (Strings{"BEGIN",
-                           "update public.account set balance = balance - $1 where account_id = $2",
-                           "select * from public.account where account_id = $1", "COMMIT"}));
+        EXPECT_EQ(
+            s0_->statements,
+            (Strings{"BEGIN",
+                     "update public.account set balance = balance operator(pg_catalog.-) $1 where "
+                     "account_id operator(pg_catalog.=) $2",
+                     "select * from public.account where account_id operator(pg_catalog.=) $1",
+                     "COMMIT"}));
     });
 }
 

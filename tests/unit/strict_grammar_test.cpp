@@ -39,28 +39,35 @@ TEST(StrictGrammar, TransactionControl) {
 
 TEST(StrictGrammar, SelectIsWrittenAnew) {
     EXPECT_EQ(sql_of("SELECT * FROM account WHERE account_id = ?"),
-              "select * from public.account where account_id = $1");
-    EXPECT_EQ(sql_of("select\tBALANCE ,Owner\nFROM\rPUBLIC . ACCOUNT WHERE ACCOUNT_ID=?"),
-              "select balance, owner from public.account where account_id = $1");
+              "select * from public.account where account_id operator(pg_catalog.=) $1");
+    EXPECT_EQ(
+        sql_of("select\tBALANCE ,Owner\nFROM\rPUBLIC . ACCOUNT WHERE ACCOUNT_ID=?"),
+        "select balance, owner from public.account where account_id operator(pg_catalog.=) $1");
     EXPECT_EQ(sql_of("select * from account where account_id = ? and version = ?"),
-              "select * from public.account where account_id = $1 and version = $2");
+              "select * from public.account where account_id operator(pg_catalog.=) $1 and version "
+              "operator(pg_catalog.=) $2");
     EXPECT_EQ(sql_of("select owner, owner from account where account_id in (?,?, ?)"),
-              "select owner, owner from public.account where account_id in ($1, $2, $3)");
-    EXPECT_EQ(sql_of("select*from account where account_id in(?)"),
-              "select * from public.account where account_id in ($1)");
+              "select owner, owner from public.account where account_id operator(pg_catalog.=) any "
+              "(array[$1, $2, $3])");
+    EXPECT_EQ(
+        sql_of("select*from account where account_id in(?)"),
+        "select * from public.account where account_id operator(pg_catalog.=) any (array[$1])");
 }
 
 TEST(StrictGrammar, UpdateDeleteAndInsertAreWrittenAnew) {
     EXPECT_EQ(sql_of("UPDATE account SET balance = balance - ? WHERE account_id = ?"),
-              "update public.account set balance = balance - $1 where account_id = $2");
+              "update public.account set balance = balance operator(pg_catalog.-) $1 where "
+              "account_id operator(pg_catalog.=) $2");
     EXPECT_EQ(sql_of("update account set owner=?,balance = version+? , version=version + ? where "
                      "account_id = ? and version = ?"),
-              "update public.account set owner = $1, balance = version + $2, version = version + "
-              "$3 where account_id = $4 and version = $5");
+              "update public.account set owner = $1, balance = version operator(pg_catalog.+) $2, "
+              "version = version operator(pg_catalog.+) $3 "
+              "where account_id operator(pg_catalog.=) $4 and version operator(pg_catalog.=) $5");
     EXPECT_EQ(sql_of("update account set balance = account_id - ? where account_id in (?, ?)"),
-              "update public.account set balance = account_id - $1 where account_id in ($2, $3)");
+              "update public.account set balance = account_id operator(pg_catalog.-) $1 where "
+              "account_id operator(pg_catalog.=) any (array[$2, $3])");
     EXPECT_EQ(sql_of("Delete From account Where account_id=?"),
-              "delete from public.account where account_id = $1");
+              "delete from public.account where account_id operator(pg_catalog.=) $1");
     EXPECT_EQ(sql_of("insert into account(account_id, balance) values(?, ?)"),
               "insert into public.account (account_id, balance) values ($1, $2)");
     EXPECT_EQ(sql_of("INSERT INTO account ( balance , account_id ) VALUES ( ? , ? )"),
@@ -69,11 +76,13 @@ TEST(StrictGrammar, UpdateDeleteAndInsertAreWrittenAnew) {
 
 TEST(StrictGrammar, NamesThatNeedQuotesAreQuotedInWhatTheShardReceives) {
     EXPECT_EQ(sql_of("select user, placed from order where account_id = ? and user = ?"),
-              "select \"user\", placed from app.\"order\" where account_id = $1 and \"user\" = $2");
+              "select \"user\", placed from app.\"order\" where account_id operator(pg_catalog.=) "
+              "$1 and \"user\" operator(pg_catalog.=) $2");
     EXPECT_EQ(sql_of("update APP.ORDER set User = user + ? where account_id = ?"),
-              "update app.\"order\" set \"user\" = \"user\" + $1 where account_id = $2");
+              "update app.\"order\" set \"user\" = \"user\" operator(pg_catalog.+) $1 where "
+              "account_id operator(pg_catalog.=) $2");
     EXPECT_EQ(sql_of("select * from konto where schlüssel = ?"),
-              "select * from public.konto where \"schlüssel\" = $1");
+              "select * from public.konto where \"schlüssel\" operator(pg_catalog.=) $1");
 }
 
 TEST(StrictGrammar, ParametersAreMappedToColumnsAndKeysMarked) {
@@ -125,7 +134,7 @@ TEST(StrictGrammar, TakesAsManyParametersAsTheProtocolCounts) {
     const auto statement = accepted(text + ")");
     ASSERT_EQ(statement.keys.size(), 65535U);
     EXPECT_EQ(statement.keys.back(), 65534);
-    EXPECT_TRUE(statement.text.ends_with(", $65535)"));
+    EXPECT_TRUE(statement.text.ends_with(", $65535])"));
     EXPECT_EQ(code_of(text + ",?)"), "R27");
 }
 
@@ -137,7 +146,9 @@ TEST(StrictGrammar, WordsOfTheGrammarMayBeColumns) {
     const auto statement =
         sql::analyse_strict("select from, in from public.event where account_id = ?", *table);
     ASSERT_TRUE(statement) << statement.error().message;
-    EXPECT_EQ(statement->text, "select \"from\", \"in\" from public.event where account_id = $1");
+    EXPECT_EQ(
+        statement->text,
+        "select \"from\", \"in\" from public.event where account_id operator(pg_catalog.=) $1");
 }
 
 TEST(StrictGrammar, NothingOfTheTextReachesTheShard) {
