@@ -14,6 +14,7 @@ def start_router(cluster):
 
 def redirect(cluster, shard, conninfo):
     cluster.catalog.sql("SELECT interlock.set_shard_conninfo(%s, %s)", shard, conninfo)
+    cluster.catalog.sql("SELECT interlock.publish()")
 
 
 def refused_loudly(cluster, router, key, *words):

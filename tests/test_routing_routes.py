@@ -176,3 +176,16 @@ def test_a_router_whose_route_is_older_than_the_shards_floor_is_refused_by_the_s
     # The other shard's floor has not moved.
     assert ok(client.q(BALANCE, S1[0])).rows == [[1000]]
     assert bucket_of(KEY) == MOVED
+
+
+def test_what_is_staged_is_not_in_force_for_any_router(make_cluster):
+    """A router that starts between an edit of the catalog and its publication means the same by its version."""
+    cluster = make_cluster().up()
+    cluster.load_accounts()
+    rv = cluster.client().status().rv
+    cluster.catalog.sql("SELECT interlock.set_shard_conninfo('s0', 'host=127.0.0.1 port=1 dbname=app user=app')")
+    cluster.catalog.sql("SELECT interlock.undeclare_table('account')")
+    late = cluster.new_router().start()
+    with late.client() as client:
+        answer = ok(client.q(BALANCE, KEY))
+        assert (answer.shard, answer.rv) == ("s0", rv)

@@ -69,6 +69,7 @@ def test_a_tls_shard_reached_without_tls_is_unavailable_and_the_other_serves(tls
     cluster.apply()
     cluster.load_accounts()
     catalog.sql("SELECT interlock.set_shard_conninfo('s1', %s)", cluster.s1.conninfo("app") + " sslmode=disable")
+    catalog.sql("SELECT interlock.publish()")
     cluster.new_router().start()
     client = cluster.client()
     refused(client.q(BALANCE, S1[0]), "R30", "I")

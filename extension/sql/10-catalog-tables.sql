@@ -70,10 +70,10 @@ CREATE TABLE interlock.route_version (
     published_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
     published_by name NOT NULL DEFAULT SESSION_USER,
     note text,
-    declarations text NOT NULL
+    declarations jsonb NOT NULL
 );
 COMMENT ON TABLE interlock.route_version IS 'route versions ever published';
-COMMENT ON COLUMN interlock.route_version.declarations IS 'digest of shards, keyspaces, tables and columns as published';
+COMMENT ON COLUMN interlock.route_version.declarations IS 'shards, keyspaces, tables and columns as published: what a router works with, whatever is staged since';
 
 CREATE TABLE interlock.route (
     keyspace smallint NOT NULL,

@@ -1,28 +1,36 @@
 -- publish(): the staged map becomes the next route version, or nothing changes.
 
-CREATE FUNCTION interlock.declarations_digest() RETURNS text
+CREATE FUNCTION interlock.staged_declarations() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT encode(sha256(convert_to(coalesce(string_agg(line, E'\n' ORDER BY line COLLATE "C"), ''), 'UTF8')), 'hex')
-      FROM (SELECT jsonb_build_array('shard', s.name, s.conninfo)::text FROM interlock.shard s
-            UNION ALL
-            SELECT jsonb_build_array('keyspace', k.name, k.key_type, k.hash, k.buckets)::text FROM interlock.keyspace k
-            UNION ALL
-            SELECT jsonb_build_array('table', t.schema_name, t.table_name, k.name, t.key_column, t.version_column)::text
-              FROM interlock.sharded_table t JOIN interlock.keyspace k ON k.id = t.keyspace
-            UNION ALL
-            SELECT jsonb_build_array('column', t.schema_name, t.table_name, c.ordinal, c.name, c.type_oid, c.type_name,
-                                     c.not_null)::text
-              FROM interlock.table_column c JOIN interlock.sharded_table t ON t.id = c.table_id) AS declaration(line)
+    SELECT jsonb_build_object(
+        'shards', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'name', s.name, 'conninfo', s.conninfo)
+                                             ORDER BY s.id), '[]')
+                     FROM interlock.shard s),
+        'keyspaces', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', k.id, 'name', k.name, 'key_type', k.key_type,
+                                                                   'hash', k.hash, 'buckets', k.buckets)
+                                                ORDER BY k.id), '[]')
+                        FROM interlock.keyspace k),
+        'tables', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'schema_name', t.schema_name,
+                                                                'table_name', t.table_name, 'keyspace', t.keyspace,
+                                                                'key_column', t.key_column,
+                                                                'version_column', t.version_column)
+                                             ORDER BY t.id), '[]')
+                     FROM interlock.sharded_table t),
+        'columns', (SELECT coalesce(jsonb_agg(jsonb_build_object('table_id', c.table_id, 'ordinal', c.ordinal,
+                                                                 'name', c.name, 'type_oid', c.type_oid::bigint,
+                                                                 'type_name', c.type_name, 'not_null', c.not_null)
+                                              ORDER BY c.table_id, c.ordinal), '[]')
+                      FROM interlock.table_column c))
 $$;
-COMMENT ON FUNCTION interlock.declarations_digest() IS
-    'digest of shards, keyspaces, tables and columns as they are staged; publish() compares it with the current version''s';
+COMMENT ON FUNCTION interlock.staged_declarations() IS
+    'shards, keyspaces, tables and columns as they are staged; publish() keeps them with the version, and routers read them there';
 
 CREATE FUNCTION interlock.declarations_changed() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT NOT EXISTS (SELECT FROM interlock.cluster c JOIN interlock.route_version v ON v.version = c.route_version
-                        WHERE v.declarations = interlock.declarations_digest())
+                        WHERE v.declarations = interlock.staged_declarations())
 $$;
 COMMENT ON FUNCTION interlock.declarations_changed() IS
     'whether shards, keyspaces, tables or columns differ from those of the current route version';
@@ -34,7 +42,6 @@ AS $$
 DECLARE
     current_version integer := interlock.lock_cluster();
     new_version integer := current_version + 1;
-    digest text;
     gap record;
     change record;
 BEGIN
@@ -104,7 +111,6 @@ BEGIN
         END IF;
     END IF;
 
-    digest := interlock.declarations_digest();
     -- Who names the version has a use for the number (a floor may have been raised to it): always make it.
     IF expected_version IS NULL AND NOT interlock.declarations_changed()
        AND NOT EXISTS (SELECT FROM interlock.assignment a
@@ -115,7 +121,7 @@ BEGIN
         RETURN current_version;
     END IF;
 
-    INSERT INTO interlock.route_version (version, note, declarations) VALUES (new_version, publish.note, digest);
+    INSERT INTO interlock.route_version (version, note, declarations) VALUES (new_version, publish.note, interlock.staged_declarations());
     UPDATE interlock.route r SET valid_to = new_version
       FROM interlock.assignment a
      WHERE r.valid_to IS NULL AND a.keyspace = r.keyspace AND a.bucket = r.bucket AND a.shard <> r.shard;

@@ -34,29 +34,45 @@ CatalogRows read_catalog(ControlConnection &catalog) {
     rows.version = cluster.int32(0, 1);
     rows.published = cluster.text(0, 2);
 
-    const Rows shards = catalog.query("SELECT id, name, conninfo FROM interlock.shard ORDER BY id");
+    // As published with this version, not as staged since: two routers that work under one version
+    // must mean the same by it.
+    const Param version = Param::of_int4(rows.version);
+    const auto published = [&](const char *what, const char *columns, const char *order) {
+        return catalog.query(format("SELECT %s FROM interlock.route_version v, "
+                                    "pg_catalog.jsonb_array_elements(v.declarations -> '%s') d "
+                                    "WHERE v.version OPERATOR(pg_catalog.=) $1 ORDER BY %s",
+                                    columns, what, order),
+                             {version});
+    };
+    const Rows shards =
+        published("shards", "(d ->> 'id')::int, d ->> 'name', d ->> 'conninfo'", "1");
     for (int i = 0; i < shards.size(); ++i)
         rows.shards.push_back({shards.int32(i, 0), shards.text(i, 1), shards.text(i, 2)});
 
-    const Rows keyspaces = catalog.query(
-        "SELECT id, name, key_type, hash, buckets FROM interlock.keyspace ORDER BY id");
+    const Rows keyspaces = published("keyspaces",
+                                     "(d ->> 'id')::int, d ->> 'name', d ->> 'key_type', "
+                                     "d ->> 'hash', (d ->> 'buckets')::int",
+                                     "1");
     for (int i = 0; i < keyspaces.size(); ++i)
         rows.keyspaces.push_back({keyspaces.int32(i, 0), keyspaces.text(i, 1), keyspaces.text(i, 2),
                                   keyspaces.text(i, 3), keyspaces.int32(i, 4)});
 
-    const Rows tables = catalog.query(
-        "SELECT id, schema_name, table_name, "
-        "pg_catalog.quote_ident(schema_name) || '.' || pg_catalog.quote_ident(table_name), "
-        "keyspace, key_column, COALESCE(version_column, '') "
-        "FROM interlock.sharded_table ORDER BY id");
+    const Rows tables = published("tables",
+                                  "(d ->> 'id')::int, d ->> 'schema_name', d ->> 'table_name', "
+                                  "pg_catalog.quote_ident(d ->> 'schema_name') || '.' || "
+                                  "pg_catalog.quote_ident(d ->> 'table_name'), "
+                                  "(d ->> 'keyspace')::int, d ->> 'key_column', "
+                                  "COALESCE(d ->> 'version_column', '')",
+                                  "1");
     for (int i = 0; i < tables.size(); ++i)
         rows.tables.push_back({tables.int32(i, 0), tables.text(i, 1), tables.text(i, 2),
                                tables.text(i, 3), tables.int32(i, 4), tables.text(i, 5),
                                tables.text(i, 6)});
 
-    const Rows columns =
-        catalog.query("SELECT table_id, name, pg_catalog.quote_ident(name), type_oid "
-                      "FROM interlock.table_column ORDER BY table_id, ordinal");
+    const Rows columns = published("columns",
+                                   "(d ->> 'table_id')::int, d ->> 'name', "
+                                   "pg_catalog.quote_ident(d ->> 'name'), (d ->> 'type_oid')::oid",
+                                   "1, (d ->> 'ordinal')::int");
     for (int i = 0; i < columns.size(); ++i)
         rows.columns.push_back(
             {columns.int32(i, 0), columns.text(i, 1), columns.text(i, 2), columns.oid(i, 3)});
@@ -64,7 +80,7 @@ CatalogRows read_catalog(ControlConnection &catalog) {
     const Rows routes =
         catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
                       "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
-                      {Param::of_int4(rows.version)});
+                      {version});
     rows.routes.reserve(static_cast<std::size_t>(routes.size()));
     for (int i = 0; i < routes.size(); ++i)
         rows.routes.push_back({routes.int32(i, 0), routes.int32(i, 1), routes.int32(i, 2)});
