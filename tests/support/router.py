@@ -121,18 +121,19 @@ class Router:
         return self.process.wait(deadline)
 
     def stop(self):
-        """At the end of a test: it must go by itself, cleanly."""
+        """At the end of a test: it must go by itself, cleanly (and so that LeakSanitizer looks at it)."""
         if self.process is None or self.process.poll() is not None:
             return
         self.send(signal.SIGCONT)
         self.expected_end = True
-        self.send(signal.SIGINT)
+        self.send(signal.SIGTERM)
         try:
-            self.process.wait(20 * SLACK)
+            status = self.process.wait(20 * SLACK)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(10)
-            raise AssertionError(f"{self.name} did not end on SIGINT:\n{self.log_text()[-3000:]}") from None
+            raise AssertionError(f"{self.name} did not end on SIGTERM:\n{self.log_text()[-3000:]}") from None
+        assert status == 0, f"{self.name} ended with {status}:\n{self.log_text()[-6000:]}"
 
     def resident_kib(self):
         """VmRSS of the process."""
