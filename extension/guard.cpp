@@ -98,7 +98,7 @@ const Keyspace *require_keyspace(const Ownership &ownership, std::string_view na
 // IL104; 42704 when the keyspace is unknown here, 42804 when the key does not fit it. `name` gives
 // the keyspace's name; it is asked for only after the state has changed.
 template <typename Name>
-std::int32_t require_writable(GuardCache *cache, Name name, Datum key) {
+inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key) {
     const Ownership &ownership = current_ownership();
     if (unlikely(cache->generation != ownership.generation || cache->name_varies)) {
         cache->keyspace = require_keyspace(ownership, name());
@@ -128,7 +128,7 @@ std::string_view keyspace_argument(FunctionCallInfo fcinfo) {
 }
 
 // The cache of refuse_write(keyspace, key, ...).
-GuardCache *argument_cache(FunctionCallInfo fcinfo) {
+inline GuardCache *argument_cache(FunctionCallInfo fcinfo) {
     GuardCache *cache = guard_cache(fcinfo->flinfo);
     if (unlikely(!OidIsValid(cache->declared))) {
         cache->declared = get_fn_expr_argtype(fcinfo->flinfo, 1);

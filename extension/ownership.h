@@ -46,12 +46,12 @@ struct Ownership {
     std::uint64_t generation;  ///< differs after each rebuild: pointers into an older one are dead
 };
 
-namespace ownership_copy {
+namespace [[gnu::visibility("hidden")]] ownership_copy {
 extern Ownership current;
 extern std::uint64_t invalidations;  ///< messages that concern the copy, so far
 extern std::uint64_t built_at;       ///< value of `invalidations` that the copy is good for
 void rebuild();
-}  // namespace ownership_copy
+}  // namespace gnu::visibility("hidden")]]ownership_copy
 
 /// The state as of now. Takes pending invalidations first; reads the tables only if something
 /// changed. Call inside a valid transaction. The result, and everything it points to, is good until
