@@ -7,9 +7,17 @@
 #include "session/listener.h"
 #include "session/worker.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/lsan_interface.h>
+#define INTERLOCK_LEAK_CHECK
+#endif
+#endif
+
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 
@@ -46,6 +54,7 @@ class Server {
         loop_.run();
         // Not by returning: the watcher's thread, or one that connects, may be waiting for a server
         // that does not answer. Nothing needs to be saved.
+        check_for_leaks();
         stop_now();
     }
 
@@ -105,10 +114,10 @@ class Server {
     }
 
     Task<void> handle_signals() {
-        Watch watch(loop_, signals_.get());
+        signals_watch_.emplace(loop_, signals_.get());
         Millis deadline = never;
         for (;;) {
-            const Fired fired = co_await Wait(loop_, deadline).read(watch);
+            const Fired fired = co_await Wait(loop_, deadline).read(*signals_watch_);
             if (fired.none()) {
                 log_warning("shutdown: %zu clients were still connected after %lld ms",
                             worker_.client_count(),
@@ -139,8 +148,17 @@ class Server {
         }
     }
 
+    // The process ends without leaving main(), which is where LeakSanitizer would look.
+    static void check_for_leaks() {
+#if defined(INTERLOCK_LEAK_CHECK)
+        if (__lsan_do_recoverable_leak_check() != 0) std::_Exit(99);
+#endif
+    }
+
     // Nothing needs saving: closing the connections makes the shards roll back.
-    [[noreturn]] static void stop_now() { std::_Exit(0); }
+    [[noreturn]] static void stop_now() {
+        std::_Exit(0);
+    }
 
     void reload_settings() {
         Settings fresh;
@@ -170,6 +188,7 @@ class Server {
     Worker worker_;
     ReloadSettings reload_;
     UniqueFd signals_;
+    std::optional<Watch> signals_watch_;
     std::unique_ptr<Listener> listener_;
     std::unique_ptr<CatalogWatcher> watcher_;
 };
