@@ -97,8 +97,15 @@ class FakeShard {
     /// Every connection is cut; with `for_good` no new one is taken either. Wait for gone().
     void hang_up(bool for_good) {
         if (for_good) closed_.set();
-        for (Event *wake : connections_)
-            wake->set();
+        for (Connection *connection : connections_)
+            connection->wake.set();
+    }
+    /// The same by a reset, as when the machine died: the other side cannot even write any more.
+    void reset() {
+        const linger at_once{1, 0};
+        for (Connection *connection : connections_)
+            ::setsockopt(connection->fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+        hang_up(false);
     }
     bool gone() const { return connections_.empty() && !accepting_; }
     std::size_t connections() const { return connections_.size(); }
@@ -147,7 +154,7 @@ class FakeShard {
 
     Task<void> serve(UniqueFd socket) {
         Connection self(loop_, std::move(socket));
-        connections_.insert(&self.wake);
+        connections_.insert(&self);
         if (co_await start(self)) {
             while (!self.closing && !self.wake.is_set()) {
                 wire::Frame frame;
@@ -162,7 +169,7 @@ class FakeShard {
                 }
             }
         }
-        connections_.erase(&self.wake);
+        connections_.erase(&self);
         self.cancel.set();
         changed.set();
     }
@@ -317,7 +324,7 @@ class FakeShard {
     Event closed_;
     bool accepting_ = true;
     bool suppress_ready_ = false;
-    std::set<Event *> connections_;
+    std::set<Connection *> connections_;
     std::set<Event *> silent_;
 
   public:

@@ -152,6 +152,7 @@ TEST_F(LineClients, ALineThatNeverEndsIsGivenUp) {
         co_await peer.send("Q\tsel");
         EXPECT_EQ(start(co_await peer.line(), 3), "ERR code=R02 tx=I");
         EXPECT_EQ(co_await peer.line(), "closed");
+        peer.hang_up();
         Peer idle(*worker_);  // between two lines there is no such limit
         co_await pause(100);
         EXPECT_EQ(start(co_await idle.ask("STATUS"), 1), "OK");
@@ -168,6 +169,7 @@ TEST_F(LineClients, AnIdleTransactionIsRolledBackAndItsClientClosed) {
         co_await peer.ask(write_request());
         EXPECT_EQ(start(co_await peer.line(), 3), "ERR code=R36 tx=E");
         EXPECT_EQ(co_await peer.line(), "closed");
+        peer.hang_up();
         EXPECT_EQ(s0_->statements.back(), "ROLLBACK");
         co_await all_gone();
     });
@@ -244,6 +246,8 @@ TEST_F(LineClients, AStoppingRouterLetsTransactionsEnd) {
         EXPECT_EQ(start(co_await busy.ask("Q\tcommit"), 2), "OK tag=COMMIT");
         EXPECT_EQ(start(co_await busy.line(), 3), "ERR code=R30 tx=I");
         EXPECT_EQ(co_await busy.line(), "closed");
+        idle.hang_up();
+        busy.hang_up();
         co_await all_gone();
         EXPECT_TRUE(finished);
     });

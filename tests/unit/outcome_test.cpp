@@ -35,6 +35,16 @@ TEST(Outcome, SuccessIsSuccess) {
         EXPECT_EQ(code_of(answer, effect), "success");
 }
 
+TEST(Outcome, AWarningAfterACancelMakesACommitUnknown) {
+    Answer answer;
+    answer.end = AnswerEnd::complete;
+    answer.sent = answer.completed = answer.cancelled = answer.warned = true;
+    EXPECT_EQ(code_of(answer, Effect::commit, false), "R32");
+    EXPECT_EQ(code_of(answer, Effect::write, true), "R32");
+    EXPECT_EQ(code_of(answer, Effect::write, false), "success");  // nothing is committed yet
+    EXPECT_EQ(code_of(answer, Effect::read), "success");
+}
+
 TEST(Outcome, WhatWasNotSentWasNotDone) {
     for (const Effect effect : {Effect::read, Effect::write, Effect::commit}) {
         EXPECT_EQ(code_of(lost(false), effect), "R30");

@@ -51,6 +51,21 @@ TEST_F(BrokenBackends, AFarewellAfterCommitWasSentIsUnknownToo) {
     });
 }
 
+TEST_F(BrokenBackends, ACommitThatCouldNotBeSentFailsTheTransaction) {
+    with_shards([&]() -> Task<void> {
+        Session session(*worker_);
+        co_await say(session, "begin");
+        co_await say(session, update_one, {"1", here_});
+        s0_->reset();
+        co_await pause(5);
+        const Said said = co_await say(session, "commit");
+        EXPECT_EQ(said.brief(), "R30 E");
+        EXPECT_EQ((co_await say(session, "commit")).brief(), "R13 E");
+        EXPECT_EQ((co_await say(session, "rollback")).brief(), "OK I");
+        EXPECT_EQ(pool(0).destroyed, 1U);
+    });
+}
+
 TEST_F(BrokenBackends, ACutAfterAWriteWasSentIsUnknownAndAfterAReadIsSafe) {
     with_shards([&]() -> Task<void> {
         Session session(*worker_);
@@ -142,6 +157,29 @@ TEST_F(BrokenBackends, ACancelThatCameTooLateLeavesTheSuccessASuccess) {
         // Inside a transaction the connection had to go, and the transaction with it.
         co_await say(session, "begin");
         EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "R36 E");
+    });
+}
+
+TEST_F(BrokenBackends, ACancelThatCutsTheWaitForStandbysShortIsUnknown) {
+    settings_.statement_timeout = 50;
+    with_shards([&]() -> Task<void> {
+        const auto warning =
+            test::framed('N', test::error_frame("WARNING", "01000", "canceling wait").substr(5));
+        meet(*s0_, "COMMIT", {.frames = warning + test::complete_frame("COMMIT"), .silent = true});
+        Session session(*worker_);
+        co_await say(session, "begin");
+        co_await say(session, select_one, {here_});
+        EXPECT_EQ((co_await say(session, "commit")).brief(), "R32 I");
+    });
+}
+
+TEST_F(BrokenBackends, ARowLongerThanAnyAnswerIsRefusedBeforeItHasArrived) {
+    with_shards([&]() -> Task<void> {
+        // Only the header of a row of 1 GB comes.
+        meet(*s0_, "select", {.frames = std::string("D\x40\0\0\0", 5), .no_ready = true});
+        Session session(*worker_);
+        EXPECT_EQ((co_await say(session, select_one, {here_})).brief(), "R37 I");
+        EXPECT_EQ(pool(0).destroyed, 1U);
     });
 }
 

@@ -127,6 +127,28 @@ TEST(StrictGrammar, AnOperandIsTypedAsItsColumnOnlyForNumbers) {
     EXPECT_TRUE(statement.typed_as_column(0));
 }
 
+TEST(StrictGrammar, ParametersHaveTypesUnlessUsersMadeThem) {
+    auto statement = accepted("update account set owner = ?, balance = balance + ? "
+                              "where account_id = ? and version = ?");
+    EXPECT_EQ(statement.parameter_type(0), oid::text);
+    EXPECT_EQ(statement.parameter_type(1), oid::int8);
+    EXPECT_EQ(statement.parameter_type(2), oid::int8);
+    EXPECT_EQ(statement.parameter_type(3), oid::int4);
+    statement = accepted("update order set placed = placed - ? where account_id = ?");
+    EXPECT_EQ(statement.parameter_type(0), oid::int4);  // days
+    statement = accepted("update narrow set mood = ? where small = ?");
+    EXPECT_EQ(statement.parameter_type(0), 0U);
+    EXPECT_EQ(statement.parameter_type(1), oid::int2);
+}
+
+TEST(StrictGrammar, ListsAreAsLongAsPostgresTakesThem) {
+    std::string names = "owner";
+    for (int i = 1; i < 1664; ++i)
+        names += ", owner";
+    EXPECT_EQ(code_of("select " + names + " from account where account_id = ?"), "accepted");
+    EXPECT_EQ(code_of("select " + names + ", owner from account where account_id = ?"), "R01");
+}
+
 TEST(StrictGrammar, TakesAsManyParametersAsTheProtocolCounts) {
     std::string text = "select * from account where account_id in (?";
     for (int i = 1; i < 65535; ++i)
