@@ -5,13 +5,16 @@
 
 A header of the project is included as "layer/name.h"; the one exception is "placement.h", which the
 extension shares and the layers from route upwards may use. Exits 1 when a rule is broken.
+
+    check_layers.py          this checkout
+    check_layers.py FOLDER   another one
 """
 
 import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent.parent).resolve()
 LAYERS = ["base", "wire", "route", "sql", "plan", "server", "session", "tools"]
 SHARED = {"placement.h": "route"}
 LONG = 500  # lines: more makes one wonder whether it is still one concept
