@@ -1,7 +1,7 @@
 """The tour: requests, and the answers of a running cluster. Each answer is checked as it is shown."""
 
 from .instance import InstanceError
-from .line import LineClient
+from .line import LineClient, parse_answer
 
 SELECT = "SELECT * FROM account WHERE account_id = ?"
 INSERT = "INSERT INTO account (account_id, owner, balance, version) VALUES (?, ?, ?, ?)"
@@ -48,13 +48,18 @@ class Tour:
 
     def ask(self, expected, sql, *params):
         """Sends, prints and checks: `expected` is OK or the code the answer must have."""
-        answer = self.client.q(sql, *params)
         shown = ", ".join(str(p) for p in params)
-        print(f"   > {sql}" + (f"   [{shown}]" if params else ""))
+        self.show(expected, sql + (f"   [{shown}]" if params else ""), self.client.q(sql, *params))
+
+    def ask_raw(self, expected, line):
+        """The same with a request line as it goes over the wire."""
+        self.show(expected, line.replace("\t", "<TAB>"), parse_answer(self.client.ask(line)))
+
+    def show(self, expected, request, answer):
+        print(f"   > {request}")
         print(f"   < {answer.raw}")
         if (answer.code or "OK") != expected:
             raise InstanceError(f"the tour expected {expected} here")
-        return answer
 
     # -- the stops -------------------------------------------------------------------------------
 
@@ -101,6 +106,10 @@ class Tour:
             ("R31", DEBIT, 1000000, key),
         ]:
             self.ask(expected, sql, *params)
+        self.ask_raw("R02", "Q\tSELECT%ZZ")
+        self.ask("OK", "BEGIN")
+        self.ask("R40", "BEGIN")
+        self.ask("OK", "ROLLBACK")
 
     def wrong_shard(self):
         key = self.s0[0]
