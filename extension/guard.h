@@ -15,6 +15,7 @@ struct GuardCache {
     Oid declared;          ///< type of the key as the call site has it; InvalidOid = not asked yet
     AttrNumber attribute;  ///< of the key, where the call site reads it from a row
     bool name_varies;      ///< the keyspace is not the same in each call
+    std::uint32_t calls;   ///< so far
 };
 
 /// The cache of a call site, zeroed at first use.

@@ -53,14 +53,20 @@ extern std::uint64_t built_at;       ///< value of `invalidations` that the copy
 void rebuild();
 }  // namespace gnu::visibility("hidden")]]ownership_copy
 
+/// The state as this session has been told. Changes by others since messages were last taken (with
+/// every new lock, for one) are not in it. Otherwise as current_ownership().
+inline const Ownership &known_ownership() {
+    if (unlikely(ownership_copy::built_at != ownership_copy::invalidations))
+        ownership_copy::rebuild();
+    return ownership_copy::current;
+}
+
 /// The state as of now. Takes pending invalidations first; reads the tables only if something
 /// changed. Call inside a valid transaction. The result, and everything it points to, is good until
 /// the next call.
 inline const Ownership &current_ownership() {
     AcceptInvalidationMessages();
-    if (unlikely(ownership_copy::built_at != ownership_copy::invalidations))
-        ownership_copy::rebuild();
-    return ownership_copy::current;
+    return known_ownership();
 }
 
 /// The keyspace of that name, or nullptr.

@@ -25,8 +25,12 @@ PUBLISH, CATALOG = "extension/sql/55-publish.sql", "extension/sql/10-catalog-tab
 mutants.MUTANTS = [
     # Newest state
     Mutant("messages-not-taken", "newest state: invalidations are taken at each row", "extension/ownership.h",
-           "    AcceptInvalidationMessages();\n    if (unlikely(ownership_copy", "    if (unlikely(ownership_copy",
+           "    AcceptInvalidationMessages();\n    return known", "    return known",
            (f"{SESSIONS}::test_a_transaction_that_has_all_its_locks_and_plans_sees_the_change_all_the_same",)),
+    Mutant("messages-taken-once", "newest state: invalidations are taken in the middle of a statement", GUARD,
+           "call < first_rows || call % interval == 0", "call == 0",
+           (f"{SESSIONS}::test_a_copy_under_way_is_refused_when_its_bucket_leaves",
+            f"{SESSIONS}::test_a_statement_under_way_is_refused_when_its_bucket_leaves")),
     Mutant("old-snapshot", "newest state: not under the transaction's snapshot", OWNERSHIP,
            "RegisterSnapshot(GetCatalogSnapshot(watched[bucket_state]))", "RegisterSnapshot(GetTransactionSnapshot())",
            (f"{SESSIONS}::test_a_transaction_that_began_before_a_bucket_left_cannot_write_to_it_any_more",)),
@@ -96,7 +100,7 @@ mutants.MUTANTS = [
            "guc::route_version <= (*ownership)->floor", REGRESS),
     Mutant("partitions-read-stale", "route version: partitions and children", OWNERSHIP,
            "        if (is_guarded(ownership, parents[i])) return true;", "        (void)parents[i];", REGRESS),
-    Mutant("copy-unchecked", "route version: COPY and TRUNCATE", ROUTE, "    check_utility(statement->utilityStmt);\n", "", REGRESS),
+    Mutant("copy-unchecked", "route version: COPY and TRUNCATE", ROUTE, "    check_utility(statement->utilityStmt);", "    if (false) check_utility(statement->utilityStmt);", REGRESS),
     # Operators' functions
     Mutant("release-does-not-wait", "release_buckets: writers", SHARD,
            "            EXECUTE format('LOCK TABLE %s IN SHARE MODE', obstacle.relid);\n", "            NULL;\n",
