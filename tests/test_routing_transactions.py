@@ -1,6 +1,7 @@
 """Transactions: pinned to one backend, refused as soon as they need a second shard."""
 
 from support.placement import keys_on
+from support.router import SLACK
 from support.statements import BALANCE, CREDIT, DEBIT, SELECT, ok, refused
 from support.wait import Stopwatch, wait_until
 
@@ -107,7 +108,7 @@ def test_a_client_that_vanishes_in_a_transaction_leaves_a_clean_backend_in_the_p
         wait_until(lambda: watcher.execute(
             "SELECT state FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone() == ("idle",),
             2, "the backend is idle again")
-    assert watch.seconds < 1
+    assert watch.seconds < 0.25 * SLACK, "tens of milliseconds, with room for a busy machine"
     # It stays in the pool: the next statement may use it; nothing of it was destroyed.
     assert ok(cluster.client().q(BALANCE, S0[0])).rows == [[1000]]
     assert cluster.activity("s0", pid) == "idle"
