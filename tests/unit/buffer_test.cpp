@@ -83,6 +83,16 @@ TEST(Buffer, RoomAtTheFrontIsUsedAgainInsteadOfGrowing) {
     EXPECT_LE(buffer.room() + buffer.size(), 2048U);
 }
 
+TEST(Buffer, GrowsWhenRoomAtTheFrontIsNotEnough) {
+    Buffer buffer;
+    buffer.append(std::string(400, 'x'));
+    buffer.consume(300);
+    std::memset(buffer.prepare(450), 'y', 450);
+    ASSERT_GE(buffer.room(), 450U);
+    buffer.commit(450);
+    EXPECT_EQ(buffer.view(), std::string(100, 'x') + std::string(450, 'y'));
+}
+
 TEST(Buffer, MovingLeavesAnEmptyOneBehind) {
     Buffer first;
     first.append("abc");
@@ -118,6 +128,7 @@ TEST(Buffer, BehavesLikeAQueueUnderAnyMixOfOperations) {
         }
         case 3: {
             char *room = buffer.prepare(amount);
+            ASSERT_GE(buffer.room(), amount);
             std::memset(room, '#', amount);
             buffer.commit(amount / 2);
             model.append(amount / 2, '#');

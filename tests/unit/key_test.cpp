@@ -80,14 +80,27 @@ TEST(UuidKey, EverySpellingThatPostgresReadsIsTheSameKey) {
 }
 
 TEST(UuidKey, WhatPostgresRefusesIsRefused) {
-    for (const char *text :
-         {"", "{", "}", "{}", "-", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a1",
-          "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a111", "{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-          "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}", "a0eebc999-c0b-4ef8-bb6d-6bb9bd380a11",
-          "a0eebc99--9c0b-4ef8-bb6d-6bb9bd380a11", "-a0eebc999c0b4ef8bb6d6bb9bd380a11",
-          "a0eebc999c0b4ef8bb6d6bb9bd380a11-", "g0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
-          "a0-eebc999c0b4ef8bb6d6bb9bd380a11", " a0eebc999c0b4ef8bb6d6bb9bd380a11",
-          "a0eebc999c0b4ef8bb6d6bb9bd380a11 ", "{{a0eebc999c0b4ef8bb6d6bb9bd380a11}}"})
+    for (const char *text : {"",
+                             "{",
+                             "}",
+                             "{}",
+                             "-",
+                             "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a1",
+                             "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a111",
+                             "{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+                             "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}",
+                             "a0eebc999-c0b-4ef8-bb6d-6bb9bd380a11",
+                             "a0eebc99--9c0b-4ef8-bb6d-6bb9bd380a11",
+                             "-a0eebc999c0b4ef8bb6d6bb9bd380a11",
+                             "a0eebc999c0b4ef8bb6d6bb9bd380a11-",
+                             "g0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+                             "a0-eebc999c0b4ef8bb6d6bb9bd380a11",
+                             " a0eebc999c0b4ef8bb6d6bb9bd380a11",
+                             "a0eebc999c0b4ef8bb6d6bb9bd380a11 ",
+                             "{{a0eebc999c0b4ef8bb6d6bb9bd380a11}}",
+                             "{a0eebc999c0b4ef8bb6d6bb9bd380a11)",
+                             "{a0eebc999c0b4ef8bb6d6bb9bd380a111",
+                             "a0eebc999c0b4ef8bb6d6bb9bd380a1}"})
         EXPECT_FALSE(hash_of(KeyType::uuid, text)) << '"' << text << '"';
 }
 

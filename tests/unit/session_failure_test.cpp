@@ -208,6 +208,9 @@ TEST_F(BrokenBackends, NonsenseFromABackendIsNotBelieved) {
         // Ready, but nothing completed.
         meet(*s0_, "update", {.frames = test::framed('I', "")});
         EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "R32 I");
+        // The backend's BEGIN did, but not the statement behind it.
+        co_await say(session, "begin");
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "R32 E");
         EXPECT_EQ(pool(0).borrowed, 0U);
         EXPECT_EQ(pool(0).idle, 0U);
     });
