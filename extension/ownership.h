@@ -46,12 +46,14 @@ struct Ownership {
     std::uint64_t generation;  ///< differs after each rebuild: pointers into an older one are dead
 };
 
-namespace [[gnu::visibility("hidden")]] ownership_copy {
+#pragma GCC visibility push(hidden)
+namespace ownership_copy {
 extern Ownership current;
 extern std::uint64_t invalidations;  ///< messages that concern the copy, so far
 extern std::uint64_t built_at;       ///< value of `invalidations` that the copy is good for
 void rebuild();
-}  // namespace gnu::visibility("hidden")]]ownership_copy
+}  // namespace ownership_copy
+#pragma GCC visibility pop
 
 /// The state as this session has been told. Changes by others since messages were last taken (with
 /// every new lock, for one) are not in it. Otherwise as current_ownership().
