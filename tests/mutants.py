@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Shows that the tests can fail: breaks the code in one place, and the tests named must go red.
 
-    tests/mutants.py            all of them (about half an hour on two cores)
+    tests/mutants.py            all of the router's (about ten minutes on two cores);
+                                those of the extension: tests/mutants_extension.py
     tests/mutants.py --list     what there is
     tests/mutants.py NAME ...   only those
 
@@ -128,20 +129,6 @@ MUTANTS = [
     Mutant("cancel-forgotten", "a statement that runs too long", "router/server/backend.cpp",
            "if (cancel_key_) co_await request_cancel(loop_, cancel_key_, deadline);", "(void)deadline; co_return;",
            ("tests/test_line_protocol.py::test_a_statement_that_runs_too_long_is_cancelled_and_its_transaction_failed",)),
-    Mutant("guard-lets-through", "write guard", "extension/guard.cpp",
-           "if (likely(state == BucketState::owned && ownership.is_shard)) return bucket;", "return bucket;",
-           ("tests/test_regress.py",)),
-    Mutant("state-not-newest", "write guard: newest state", "extension/ownership.cpp",
-           "const Ownership &current_ownership() {\n    AcceptInvalidationMessages();",
-           "const Ownership &current_ownership() {",
-           ("tests/test_guard.py",)),
-    Mutant("floor-ignored", "route version", "extension/route_version.cpp",
-           "return unlikely(guc::route_version < (*ownership)->floor);", "return false;",
-           (routing("routes", "test_a_router_whose_route_is_older_than_the_shards_floor_is_refused_by_the_shard"),
-            "tests/test_regress.py")),
-    Mutant("copy-taken-for-the-shard", "restored copy", "extension/guard.cpp",
-           "if (unlikely(ownership.restored)) refuse_restored_copy(ownership);", "",
-           ("tests/test_regress.py",)),
 ]
 
 
