@@ -58,7 +58,7 @@ const std::array<SettingSpec, 21> table{{
     {"line", "line_timeout", duration, &S::line_timeout, 10, day, false,
      "time to finish a request line once begun"},
     {"line", "write_timeout", duration, &S::write_timeout, 10, day, false,
-     "a client that takes no answer for this long is closed"},
+     "time to take the answers written to it; a slower client is closed"},
     {"line", "idle_transaction_timeout", duration, &S::idle_transaction_timeout, 10, day, false,
      "a transaction idle for this long is rolled back and its client closed"},
 

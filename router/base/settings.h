@@ -23,7 +23,7 @@ struct Settings {
     std::size_t max_line = 1 << 20;               ///< a longer request line is R02
     std::size_t max_parameters = 65535;           ///< PostgreSQL's own bound per statement
     std::int64_t line_timeout = 30000;            ///< to finish a line once begun
-    std::int64_t write_timeout = 30000;  ///< a client that takes no answer this long is closed
+    std::int64_t write_timeout = 30000;  ///< to take what is written; a slower client is closed
     std::int64_t idle_transaction_timeout =
         600000;  ///< an idle transaction is rolled back, client closed
 

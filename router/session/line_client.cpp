@@ -135,10 +135,7 @@ Task<void> LineClient::answer(std::string_view line) {
 }
 
 Task<void> LineClient::refuse(Code code, std::string message) {
-    Refusal refusal;
-    refusal.code = code;
-    refusal.message = std::move(message);
-    const Reply reply = co_await session_.refuse(std::move(refusal));
+    const Reply reply = co_await session_.refuse(make_refusal(code, std::move(message)));
     const JsonRows no_rows(0, worker_.buffered_bytes, 0);
     append_reply(out_, reply, no_rows);
     charge_buffers();
