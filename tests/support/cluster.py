@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from . import placement
+from .pgclient import PgClient
 from .postgres import Postgres
 from .router import Router, run_interlock
 
@@ -99,6 +100,18 @@ class Cluster:
     def client(self, router=None, timeout=15.0):
         """A line client that is closed when the test ends."""
         client = (router or self.router).client(timeout)
+        self.clients.append(client)
+        return client
+
+    def pg_client(self, router=None, **options):
+        """A client of the PostgreSQL listener that is closed when the test ends."""
+        client = (router or self.router).pg_client(**options)
+        self.clients.append(client)
+        return client
+
+    def direct(self, shard="s0", user="app", **options):
+        """A client of the same kind on the shard itself: the control. Closed when the test ends."""
+        client = PgClient(self.instances[shard].port, user, "app", **options)
         self.clients.append(client)
         return client
 

@@ -10,6 +10,7 @@ from localcluster.line import LineClient
 from localcluster.ports import free_port
 from localcluster.settings import render_ini
 from . import ROOT
+from .pgclient import PgClient
 from .wait import wait_until
 
 BINARY = Path(os.environ.get("INTERLOCK_BIN", ROOT / "build" / "interlock"))
@@ -65,6 +66,11 @@ class Router:
         }
         for section, values in (settings or {}).items():
             self.settings.setdefault(section, {}).update(values)
+        # A test that has a section [pg], be it empty, gets a PostgreSQL listener that trusts everyone.
+        self.pg_port = free_port() if "pg" in self.settings else None
+        if self.pg_port:
+            self.settings["pg"] = {"listen": f"{self.host}:{self.pg_port}", "auth": "trust",
+                                   **self.settings["pg"]}
         self.process = None
         self.log_checked = 0
         self.expected_end = False
@@ -100,6 +106,10 @@ class Router:
 
     def client(self, timeout=15.0):
         return LineClient(self.host, self.port, timeout * SLACK)
+
+    def pg_client(self, user="app", database="app", timeout=15.0, **options):
+        """A client of the PostgreSQL listener."""
+        return PgClient(self.pg_port, user, database, host=self.host, timeout=timeout * SLACK, **options)
 
     def status(self):
         with self.client() as client:
