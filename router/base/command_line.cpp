@@ -110,6 +110,9 @@ Settings load_settings(const std::vector<std::string> &args) {
         throw StartupError("no catalog is given",
                            "Use --catalog CONNINFO, or conninfo in section [catalog] of the "
                            "configuration file.");
+    if (settings.line_listen.empty() && settings.pg_listen.empty())
+        throw StartupError("no listener is given",
+                           "Set listen in section [pg] or [line] of the configuration file.");
     return settings;
 }
 

@@ -28,9 +28,10 @@ struct Section {
     std::string_view title;
 };
 
-constexpr std::array<Section, 6> sections{{
+constexpr std::array<Section, 7> sections{{
     {"catalog", "Catalog, where the route table is read from"},
     {"line", "Line protocol listener"},
+    {"pg", "PostgreSQL listener"},
     {"backend", "Connections to the shards"},
     {"pool", "Pool of connections, per shard"},
     {"limits", "Limits of the process"},
@@ -40,7 +41,7 @@ constexpr std::array<Section, 6> sections{{
 using enum SettingKind;
 using S = Settings;
 
-const std::array<SettingSpec, 21> table{{
+const std::array<SettingSpec, 37> table{{
     {"catalog", "conninfo", conninfo, &S::catalog_conninfo, 0, 0, true,
      "connection string of the catalog database, as libpq reads it; required"},
     {"catalog", "poll_interval", duration, &S::catalog_poll_interval, 10, hour, false,
@@ -48,7 +49,8 @@ const std::array<SettingSpec, 21> table{{
     {"catalog", "timeout", duration, &S::catalog_timeout, 10, 10 * minute, false,
      "one round trip to the catalog, connecting included"},
 
-    {"line", "listen", address, &S::line_listen, 0, 0, true, "address of the line listener"},
+    {"line", "listen", address, &S::line_listen, 0, 0, true,
+     "address of the line listener; empty for none"},
     {"line", "max_clients", count, &S::max_clients, 1, 1'000'000, false,
      "clients at a time; a further one is told why and closed"},
     {"line", "max_line", bytes, &S::max_line, 256, 256 * megabyte, false,
@@ -61,6 +63,39 @@ const std::array<SettingSpec, 21> table{{
      "time to take the answers written to it; a slower client is closed"},
     {"line", "idle_transaction_timeout", duration, &S::idle_transaction_timeout, 10, day, false,
      "a transaction idle for this long is rolled back and its client closed"},
+
+    {"pg", "listen", address, &S::pg_listen, 0, 0, true,
+     "address of the PostgreSQL listener; empty for none"},
+    {"pg", "auth", word, &S::pg_auth, 0, 0, false,
+     "how clients prove who they are: scram-sha-256, cert or trust", "scram-sha-256|cert|trust"},
+    {"pg", "auth_file", text, &S::pg_auth_file, 0, 0, false,
+     "file of users and their SCRAM verifiers; empty: the catalog is asked"},
+    {"pg", "tls", word, &S::pg_tls, 0, 0, false,
+     "whether clients may or must use TLS: disable, allow or require", "disable|allow|require"},
+    {"pg", "tls_cert_file", text, &S::pg_tls_cert_file, 0, 0, false,
+     "the listener's certificate and its chain, PEM"},
+    {"pg", "tls_key_file", text, &S::pg_tls_key_file, 0, 0, false,
+     "the certificate's private key, PEM"},
+    {"pg", "tls_ca_file", text, &S::pg_tls_ca_file, 0, 0, false,
+     "authorities that client certificates are checked against, PEM"},
+    {"pg", "database", text, &S::pg_database, 0, 0, false,
+     "the database name clients must give; empty: any"},
+    {"pg", "max_clients", count, &S::pg_max_clients, 1, 1'000'000, false,
+     "clients at a time; a further one is told why and closed"},
+    {"pg", "login_timeout", duration, &S::pg_login_timeout, 10, 10 * minute, false,
+     "time to log in, TLS handshake included"},
+    {"pg", "max_statement", bytes, &S::pg_max_statement, 256, 16 * megabyte, false,
+     "text of one statement at most"},
+    {"pg", "max_packet", bytes, &S::pg_max_packet, 10'000, gigabyte, false,
+     "one message that is kept in memory (Bind) at most"},
+    {"pg", "write_timeout", duration, &S::pg_write_timeout, 10, day, false,
+     "time to take the answers written to it; a slower client is closed"},
+    {"pg", "idle_transaction_timeout", duration, &S::pg_idle_transaction_timeout, 10, day, false,
+     "a transaction idle for this long is rolled back and its client closed"},
+    {"pg", "max_prepared", count, &S::pg_max_prepared, 1, 1'000'000, false,
+     "prepared statements a client may hold"},
+    {"pg", "backend_prepared", count, &S::pg_backend_prepared, 1, 100'000, false,
+     "prepared statements kept on one connection to a shard"},
 
     {"backend", "options", conninfo, &S::backend_options, 0, 0, true,
      "connection parameters added to each shard's own, for example: user=app"},
@@ -171,6 +206,7 @@ std::string check_conninfo(std::string_view text) {
 }
 
 std::string check_address(std::string_view text) {
+    if (text.empty()) return {};
     const auto colon = text.rfind(':');
     if (colon == std::string_view::npos || colon == 0)
         return "must be HOST:PORT, not \"" + std::string(text) + "\"";
@@ -185,6 +221,18 @@ std::string check_address(std::string_view text) {
     if (error != std::errc{} || end != port.data() + port.size() || number < 0 || number > 65535)
         return "must have a port from 0 to 65535, not \"" + std::string(port) + "\"";
     return {};
+}
+
+std::string check_word(std::string_view text, std::string_view words) {
+    std::string list;
+    while (!words.empty()) {
+        const std::size_t end = std::min(words.find('|'), words.size());
+        const std::string_view candidate = words.substr(0, end);
+        if (text == candidate) return {};
+        words.remove_prefix(std::min(end + 1, words.size()));
+        list += (list.empty() ? "" : words.empty() ? " or " : ", ") + std::string(candidate);
+    }
+    return "must be " + list + ", not \"" + std::string(text) + "\"";
 }
 
 std::string check_level(std::string_view text) {
@@ -228,6 +276,7 @@ std::string_view SettingSpec::value_name() const {
     case conninfo: return "CONNINFO";
     case address: return "HOST:PORT";
     case level: return "LEVEL";
+    case word: return "WORD";
     case duration: return "DURATION";
     case bytes: return "SIZE";
     case count: return "N";
@@ -272,6 +321,7 @@ std::string set_setting(const SettingSpec &spec, std::string_view value, Setting
     case conninfo: problem = check_conninfo(value); break;
     case address: problem = check_address(value); break;
     case level: problem = check_level(value); break;
+    case word: problem = check_word(value, spec.words); break;
     case duration:
     case bytes:
     case count: {

@@ -21,7 +21,8 @@ namespace interlock {
 enum class SettingKind : std::uint8_t {
     text,      ///< taken as it is
     conninfo,  ///< a libpq connection string; checked by libpq's own parser
-    address,   ///< HOST:PORT, an IPv6 host in brackets
+    address,   ///< HOST:PORT, an IPv6 host in brackets; or empty
+    word,      ///< one of the words the setting lists
     level,     ///< error, warning, info or debug
     duration,  ///< whole number and us, ms, s, min, h or d; a bare number is milliseconds
     bytes,     ///< whole number and B, kB, MB, GB or TB (1 kB = 1024 B); a bare number is bytes
@@ -40,12 +41,13 @@ struct SettingSpec {
     std::int64_t max;  ///< greatest value allowed (numbers only)
     bool restart;      ///< read once; a reload does not change it
     std::string_view help;
+    std::string_view words = {};  ///< of a word setting: what it may be, separated by |
 
     /// "pool.size"
     std::string name() const;
     /// "pool-size"; catalog.conninfo is plain "catalog"
     std::string flag() const;
-    /// What stands for the value in --help: N, DURATION, SIZE, HOST:PORT, CONNINFO, TEXT
+    /// What stands for the value in --help: N, DURATION, SIZE, HOST:PORT, CONNINFO, WORD, TEXT
     std::string_view value_name() const;
     /// "10ms to 1d"; empty if the kind has no range
     std::string range() const;

@@ -18,14 +18,34 @@ struct Settings {
     std::int64_t catalog_timeout = 5000;       ///< one catalog round trip, connecting included
 
     // [line]
-    std::string line_listen = "127.0.0.1:47210";  ///< HOST:PORT of the line listener (restart)
-    std::size_t max_clients = 4000;               ///< further clients are told why and closed
-    std::size_t max_line = 1 << 20;               ///< a longer request line is R02
-    std::size_t max_parameters = 65535;           ///< PostgreSQL's own bound per statement
-    std::int64_t line_timeout = 30000;            ///< to finish a line once begun
+    std::string line_listen =
+        "127.0.0.1:47210";               ///< HOST:PORT of the line listener; empty: none (restart)
+    std::size_t max_clients = 4000;      ///< further clients are told why and closed
+    std::size_t max_line = 1 << 20;      ///< a longer request line is R02
+    std::size_t max_parameters = 65535;  ///< PostgreSQL's own bound per statement
+    std::int64_t line_timeout = 30000;   ///< to finish a line once begun
     std::int64_t write_timeout = 30000;  ///< to take what is written; a slower client is closed
     std::int64_t idle_transaction_timeout =
         600000;  ///< an idle transaction is rolled back, client closed
+
+    // [pg]
+    std::string pg_listen;  ///< HOST:PORT of the PostgreSQL listener; empty: none (restart)
+    std::string pg_auth = "scram-sha-256";     ///< scram-sha-256, cert or trust
+    std::string pg_auth_file;                  ///< users and verifiers; empty: the catalog has them
+    std::string pg_tls = "disable";            ///< disable, allow or require
+    std::string pg_tls_cert_file;              ///< certificate, with its chain (PEM)
+    std::string pg_tls_key_file;               ///< its private key (PEM)
+    std::string pg_tls_ca_file;                ///< authorities of client certificates (PEM)
+    std::string pg_database;                   ///< the database clients name; empty: any name
+    std::size_t pg_max_clients = 10000;        ///< further clients are told why and closed
+    std::int64_t pg_login_timeout = 60000;     ///< from accepting to AuthenticationOk
+    std::size_t pg_max_statement = 256 << 10;  ///< text of one Query or Parse
+    std::size_t pg_max_packet = 16 << 20;      ///< a message kept in memory: Bind and its like
+    std::int64_t pg_write_timeout = 30000;     ///< to take what is written
+    std::int64_t pg_idle_transaction_timeout =
+        600000;                             ///< an idle transaction is rolled back, client closed
+    std::size_t pg_max_prepared = 1000;     ///< prepared statements a client may hold
+    std::size_t pg_backend_prepared = 200;  ///< prepared statements kept on one backend
 
     // [backend]
     std::string backend_options;  ///< appended to each shard's conninfo, e.g. user=app (restart)

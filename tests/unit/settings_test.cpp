@@ -132,6 +132,26 @@ TEST(Settings, ListenerAddresses) {
         EXPECT_NE(fault(std::string("[line]\nlisten = ") + bad + "\n"), "") << bad;
 }
 
+TEST(Settings, EitherListenerMayBeLeftOut) {
+    const auto with = [](const char *line, const char *pg) {
+        return flag_fault({"--catalog", "dbname=a", "--line-listen", line, "--pg-listen", pg});
+    };
+    EXPECT_EQ(with("", "127.0.0.1:6432"), "");
+    EXPECT_EQ(with("127.0.0.1:1", ""), "");
+    EXPECT_NE(with("", "").find("no listener is given"), std::string::npos);
+    EXPECT_EQ(Settings{}.pg_listen, "");
+}
+
+TEST(Settings, WordsAreListedWhenAnotherIsGiven) {
+    for (const char *good : {"disable", "allow", "require"})
+        EXPECT_EQ(from_text(std::string("[pg]\ntls = ") + good + "\n").pg_tls, good);
+    EXPECT_EQ(
+        fault("[pg]\nauth = md5\n"),
+        "interlock.ini:2: setting \"pg.auth\" must be scram-sha-256, cert or trust, not \"md5\"");
+    for (const char *bad : {"", "scram", "cert|trust", "|", "Trust"})
+        EXPECT_NE(fault(std::string("[pg]\nauth = ") + bad + "\n"), "") << bad;
+}
+
 TEST(Settings, ConnectionStringsAreChecked) {
     EXPECT_EQ(fault("[catalog]\nconninfo = postgresql://u@h:5432/db\n"), "");
     EXPECT_NE(fault("[catalog]\nconninfo = hots=h\n").find("not a connection string"),
