@@ -39,16 +39,40 @@ struct Opening {
     std::uint32_t cancel_secret = 0;
 };
 
+/// One more in a count for as long as it lives.
+class Counted {
+  public:
+    Counted() = default;
+    explicit Counted(std::size_t &count) : count_(&count) { ++count; }
+    Counted(Counted &&other) noexcept : count_(std::exchange(other.count_, nullptr)) {}
+    Counted &operator=(Counted &&other) noexcept {
+        std::swap(count_, other.count_);
+        return *this;
+    }
+    ~Counted() {
+        if (count_ != nullptr) --*count_;
+    }
+
+  private:
+    std::size_t *count_ = nullptr;
+};
+
 /// The transport of one client: socket, TLS session if any, byte stream.
 struct Transport {
     Transport(Loop &loop, UniqueFd socket);
+    ~Transport();
+    Transport(const Transport &) = delete;
+    Transport &operator=(const Transport &) = delete;
+
+    Counted admitted;  ///< its place among the worker's pg_clients, once it has one
     UniqueFd socket;
     Watch watch;
     wire::TlsSession tls;  ///< empty on a plain connection
     wire::Stream stream;
 };
 
-/// Carries out the start of a connection. On `closed` the client has been told why, if it could be,
+/// Carries out the start of a connection, within pg.login_timeout, and counts it among the worker's
+/// clients: pg.max_clients is kept here. On `closed` the client has been told why, if it could be,
 /// and the connection is to be dropped. `in` is left empty or with the bytes that came after the
 /// start-up exchange; never with bytes that came before a TLS handshake ended.
 [[nodiscard]] Task<Opening> open_connection(Worker &worker, Transport &transport, Buffer &in);

@@ -65,6 +65,11 @@ class Worker {
     void stop_soon(std::function<void()> finished);
     [[nodiscard]] bool stopping() const { return stopping_; }
 
+    /// Connections of the PostgreSQL listener: logged in or about to prove who they are; and all
+    /// that have not logged in yet. open_connection() keeps these counts.
+    std::size_t pg_clients = 0;
+    std::size_t pg_starting = 0;
+
     /// Bytes of requests not yet complete and of answers not yet taken, over all sessions.
     std::size_t buffered_bytes = 0;
 

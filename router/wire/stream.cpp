@@ -29,6 +29,10 @@ StreamState Stream::tls_state(int result) {
     }
 }
 
+bool Stream::holds_bytes() const {
+    return ssl_ != nullptr && SSL_pending(ssl_) > 0;
+}
+
 StreamState Stream::read(Buffer &into, std::size_t limit) {
     const std::size_t step = std::min(limit, read_step);
     char *room = into.prepare(step);

@@ -27,8 +27,12 @@ class Stream {
 
     /// Reads what is there, at most `limit` bytes, onto the end of `into`.
     [[nodiscard]] StreamState read(Buffer &into, std::size_t limit);
-    /// Writes as much of `from` as goes now and consumes it.
+    /// Writes as much of `from` as goes now and consumes it. Once it could not go on, the same
+    /// bytes must come first the next time (more may have been put behind them).
     [[nodiscard]] StreamState write(Buffer &from);
+    /// Whether bytes have been taken off the descriptor that read() has not yet given out: it will
+    /// not become readable for their sake. Never after a read() with a limit of 16 kB or more.
+    [[nodiscard]] bool holds_bytes() const;
 
   private:
     [[nodiscard]] StreamState tls_state(int result);
