@@ -57,6 +57,24 @@ CREATE TABLE interlock.table_column (
 COMMENT ON TABLE interlock.table_column IS 'columns that the sharded tables have on the shards, as recorded by "interlock apply"';
 COMMENT ON COLUMN interlock.table_column.type_oid IS 'the built-in type; for a domain, the type below it';
 
+CREATE TABLE interlock.declared_function (
+    schema_name text NOT NULL CHECK (schema_name <> ''),
+    function_name text NOT NULL CHECK (function_name <> ''),
+    PRIMARY KEY (schema_name, function_name)
+);
+COMMENT ON TABLE interlock.declared_function IS
+    'functions of the shards that statements may call through a router, whatever their arguments';
+
+CREATE TABLE interlock.client_user (
+    name text PRIMARY KEY CHECK (name <> '' AND pg_catalog.octet_length(name) <= 63),
+    verifier text CHECK (verifier ~ '^SCRAM-SHA-256\$[1-9][0-9]{0,8}:[A-Za-z0-9+/]+={0,2}\$[A-Za-z0-9+/]{43}=:[A-Za-z0-9+/]{43}=$'),
+    backend_login text CHECK (backend_login <> '')
+);
+COMMENT ON TABLE interlock.client_user IS
+    'users of the routers'' PostgreSQL listener that are no roles of this database, or are another role on the shards';
+COMMENT ON COLUMN interlock.client_user.verifier IS 'SCRAM-SHA-256 verifier; null: that of the role of the same name';
+COMMENT ON COLUMN interlock.client_user.backend_login IS 'role on the shards; null: the one of the same name';
+
 CREATE TABLE interlock.assignment (
     keyspace smallint NOT NULL,
     bucket integer NOT NULL CHECK (bucket BETWEEN 0 AND 65535),
@@ -73,7 +91,7 @@ CREATE TABLE interlock.route_version (
     declarations jsonb NOT NULL
 );
 COMMENT ON TABLE interlock.route_version IS 'route versions ever published';
-COMMENT ON COLUMN interlock.route_version.declarations IS 'shards, keyspaces, tables and columns as published: what a router works with, whatever is staged since';
+COMMENT ON COLUMN interlock.route_version.declarations IS 'shards, keyspaces, tables, columns and functions as published: what a router works with, whatever is staged since';
 
 CREATE TABLE interlock.route (
     keyspace smallint NOT NULL,
@@ -151,6 +169,8 @@ SELECT pg_catalog.pg_extension_config_dump('interlock.keyspace_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.sharded_table', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.sharded_table_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.table_column', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.declared_function', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.client_user', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.assignment', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.route_version', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.route', '');

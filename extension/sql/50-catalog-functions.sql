@@ -125,29 +125,30 @@ $$;
 COMMENT ON FUNCTION interlock.create_keyspace(text, text, integer, text) IS
     'creates a keyspace; key type, hash and number of buckets can never be changed';
 
-CREATE FUNCTION interlock.split_table_name(table_name text, OUT schema_name text, OUT relation_name text)
+CREATE FUNCTION interlock.split_name(kind text, name text, OUT schema_name text, OUT object_name text)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     parts text[];
 BEGIN
-    IF table_name IS NULL THEN
-        RAISE EXCEPTION 'table name must not be null' USING ERRCODE = 'null_value_not_allowed';
+    IF name IS NULL THEN
+        RAISE EXCEPTION '% name must not be null', kind USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    parts := parse_ident(table_name);
+    parts := parse_ident(name);
     CASE cardinality(parts)
         WHEN 1 THEN
             schema_name := 'public';
-            relation_name := parts[1];
+            object_name := parts[1];
         WHEN 2 THEN
             schema_name := parts[1];
-            relation_name := parts[2];
+            object_name := parts[2];
         ELSE
-            RAISE EXCEPTION 'improper table name (too many dotted names): %', table_name USING ERRCODE = 'syntax_error';
+            RAISE EXCEPTION 'improper % name (too many dotted names): %', kind, name USING ERRCODE = 'syntax_error';
     END CASE;
 END
 $$;
-COMMENT ON FUNCTION interlock.split_table_name(text) IS 'schema and name of a table as SQL would read it; the schema is public if not given';
+COMMENT ON FUNCTION interlock.split_name(text, text) IS
+    'schema and name of a table or function as SQL would read it; the schema is public if not given';
 
 CREATE FUNCTION interlock.declare_table(table_name text, keyspace text, key_column text, version_column text DEFAULT NULL)
 RETURNS void
@@ -158,7 +159,7 @@ DECLARE
     keyspace_id smallint;
     existing interlock.sharded_table;
 BEGIN
-    wanted := interlock.split_table_name(table_name);
+    wanted := interlock.split_name('table', table_name);
     IF key_column IS NULL OR key_column = '' THEN
         RAISE EXCEPTION 'key column of table "%" must not be empty', table_name USING ERRCODE = 'invalid_parameter_value';
     END IF;
@@ -173,18 +174,18 @@ BEGIN
             USING ERRCODE = 'undefined_object', HINT = 'Create it with interlock.create_keyspace().';
     END IF;
     SELECT * INTO existing FROM interlock.sharded_table t
-     WHERE t.schema_name = wanted.schema_name AND t.table_name = wanted.relation_name;
+     WHERE t.schema_name = wanted.schema_name AND t.table_name = wanted.object_name;
     IF NOT FOUND THEN
         INSERT INTO interlock.sharded_table (schema_name, table_name, keyspace, key_column, version_column)
-        VALUES (wanted.schema_name, wanted.relation_name, keyspace_id, declare_table.key_column, declare_table.version_column);
+        VALUES (wanted.schema_name, wanted.object_name, keyspace_id, declare_table.key_column, declare_table.version_column);
     ELSIF (existing.keyspace, existing.key_column) <> (keyspace_id, key_column) THEN
         RAISE EXCEPTION 'table "%.%" is declared already with another keyspace or key column',
-            wanted.schema_name, wanted.relation_name
+            wanted.schema_name, wanted.object_name
             USING ERRCODE = 'duplicate_object', HINT = 'Take it out with interlock.undeclare_table() first.';
     ELSIF existing.version_column IS DISTINCT FROM version_column THEN
         UPDATE interlock.sharded_table t SET version_column = declare_table.version_column WHERE t.id = existing.id;
     ELSE
-        RAISE NOTICE 'table "%.%" is declared already, skipping', wanted.schema_name, wanted.relation_name;
+        RAISE NOTICE 'table "%.%" is declared already, skipping', wanted.schema_name, wanted.object_name;
     END IF;
 END
 $$;
@@ -197,17 +198,58 @@ AS $$
 DECLARE
     wanted record;
 BEGIN
-    wanted := interlock.split_table_name(table_name);
+    wanted := interlock.split_name('table', table_name);
     PERFORM interlock.lock_cluster();
     DELETE FROM interlock.sharded_table t
-     WHERE t.schema_name = wanted.schema_name AND t.table_name = wanted.relation_name;
+     WHERE t.schema_name = wanted.schema_name AND t.table_name = wanted.object_name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'table "%.%" is not declared as sharded', wanted.schema_name, wanted.relation_name
+        RAISE EXCEPTION 'table "%.%" is not declared as sharded', wanted.schema_name, wanted.object_name
             USING ERRCODE = 'undefined_object';
     END IF;
 END
 $$;
 COMMENT ON FUNCTION interlock.undeclare_table(text) IS 'takes back declare_table(); the table and its guard on the shards stay';
+
+CREATE FUNCTION interlock.declare_function(function_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted record;
+BEGIN
+    wanted := interlock.split_name('function', function_name);
+    IF wanted.schema_name IN ('pg_catalog', 'information_schema') THEN
+        RAISE EXCEPTION 'functions of schema "%" cannot be declared', wanted.schema_name
+            USING ERRCODE = 'invalid_parameter_value', DETAIL = 'The router knows which of them are safe.';
+    END IF;
+    PERFORM interlock.lock_cluster();
+    INSERT INTO interlock.declared_function (schema_name, function_name)
+    VALUES (wanted.schema_name, wanted.object_name)
+        ON CONFLICT ON CONSTRAINT declared_function_pkey DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE NOTICE 'function "%.%" is declared already, skipping', wanted.schema_name, wanted.object_name;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.declare_function(text) IS
+    'lets statements call a function of the shards, with any arguments; a promise that it touches no rows but those of the statement''s own key, and no state of the session';
+
+CREATE FUNCTION interlock.undeclare_function(function_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    wanted record;
+BEGIN
+    wanted := interlock.split_name('function', function_name);
+    PERFORM interlock.lock_cluster();
+    DELETE FROM interlock.declared_function f
+     WHERE f.schema_name = wanted.schema_name AND f.function_name = wanted.object_name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'function "%.%" is not declared', wanted.schema_name, wanted.object_name
+            USING ERRCODE = 'undefined_object';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.undeclare_function(text) IS 'takes back declare_function()';
 
 CREATE FUNCTION interlock.assign(keyspace text, buckets integer[], shard text) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -266,8 +308,10 @@ BEGIN
     END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA interlock TO %s', role);
     EXECUTE format('GRANT SELECT ON interlock.cluster, interlock.shard, interlock.keyspace, interlock.sharded_table, '
-                   'interlock.table_column, interlock.assignment, interlock.route, interlock.route_version, '
-                   'interlock.shards, interlock.routes, interlock.route_versions TO %s', role);
+                   'interlock.table_column, interlock.declared_function, interlock.assignment, interlock.route, '
+                   'interlock.route_version, interlock.shards, interlock.routes, interlock.route_versions TO %s', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION interlock.client_verifier(text) TO %s', role);
 END
 $$;
-COMMENT ON FUNCTION interlock.grant_router(regrole) IS 'lets a role read the catalog: for the login of a router''s catalog connection';
+COMMENT ON FUNCTION interlock.grant_router(regrole) IS
+    'lets a role read the catalog and what clients'' passwords are checked against: for the login of a router''s catalog connection';

@@ -21,10 +21,14 @@ AS $$
                                                                  'name', c.name, 'type_oid', c.type_oid::bigint,
                                                                  'type_name', c.type_name, 'not_null', c.not_null)
                                               ORDER BY c.table_id, c.ordinal), '[]')
-                      FROM interlock.table_column c))
+                      FROM interlock.table_column c),
+        'functions', (SELECT coalesce(jsonb_agg(jsonb_build_object('schema_name', f.schema_name,
+                                                                   'function_name', f.function_name)
+                                                ORDER BY f.schema_name COLLATE "C", f.function_name COLLATE "C"), '[]')
+                        FROM interlock.declared_function f))
 $$;
 COMMENT ON FUNCTION interlock.staged_declarations() IS
-    'shards, keyspaces, tables and columns as they are staged; publish() keeps them with the version, and routers read them there';
+    'shards, keyspaces, tables, columns and functions as they are staged; publish() keeps them with the version, and routers read them there';
 
 CREATE FUNCTION interlock.declarations_changed() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -33,7 +37,7 @@ AS $$
                         WHERE v.declarations = interlock.staged_declarations())
 $$;
 COMMENT ON FUNCTION interlock.declarations_changed() IS
-    'whether shards, keyspaces, tables or columns differ from those of the current route version';
+    'whether shards, keyspaces, tables, columns or functions differ from those of the current route version';
 
 CREATE FUNCTION interlock.publish(note text DEFAULT NULL, expected_version integer DEFAULT NULL,
                                   allow_owner_change boolean DEFAULT false) RETURNS integer
@@ -47,7 +51,7 @@ DECLARE
 BEGIN
     -- Hand-made edits do not take the cluster's lock; hold them off while the map is checked and copied.
     LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, interlock.table_column,
-               interlock.assignment, interlock.route, interlock.route_version IN SHARE ROW EXCLUSIVE MODE;
+               interlock.declared_function, interlock.assignment, interlock.route, interlock.route_version IN SHARE ROW EXCLUSIVE MODE;
 
     IF expected_version <> new_version THEN
         RAISE EXCEPTION 'the next route version is %, not %', new_version, expected_version

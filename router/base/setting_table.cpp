@@ -85,7 +85,7 @@ const std::array<SettingSpec, 37> table{{
     {"pg", "login_timeout", duration, &S::pg_login_timeout, 10, 10 * minute, false,
      "time to log in, TLS handshake included"},
     {"pg", "max_statement", bytes, &S::pg_max_statement, 256, 16 * megabyte, false,
-     "text of one statement at most"},
+     "shape of one statement (its text without literals) at most"},
     {"pg", "max_packet", bytes, &S::pg_max_packet, 10'000, gigabyte, false,
      "one message that is kept in memory (Bind) at most"},
     {"pg", "write_timeout", duration, &S::pg_write_timeout, 10, day, false,

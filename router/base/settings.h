@@ -39,7 +39,7 @@ struct Settings {
     std::string pg_database;                   ///< the database clients name; empty: any name
     std::size_t pg_max_clients = 10000;        ///< further clients are told why and closed
     std::int64_t pg_login_timeout = 60000;     ///< from accepting to AuthenticationOk
-    std::size_t pg_max_statement = 256 << 10;  ///< text of one Query or Parse
+    std::size_t pg_max_statement = 256 << 10;  ///< a statement's text without its literals
     std::size_t pg_max_packet = 16 << 20;      ///< a message kept in memory: Bind and its like
     std::int64_t pg_write_timeout = 30000;     ///< to take what is written
     std::int64_t pg_idle_transaction_timeout =

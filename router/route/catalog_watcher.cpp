@@ -77,6 +77,11 @@ CatalogRows read_catalog(ControlConnection &catalog) {
         rows.columns.push_back(
             {columns.int32(i, 0), columns.text(i, 1), columns.text(i, 2), columns.oid(i, 3)});
 
+    const Rows functions =
+        published("functions", "d ->> 'schema_name', d ->> 'function_name'", "1, 2");
+    for (int i = 0; i < functions.size(); ++i)
+        rows.functions.push_back({functions.text(i, 0), functions.text(i, 1)});
+
     const Rows routes =
         catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
                       "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",

@@ -2,6 +2,8 @@
 
 #include "base/log.h"
 
+#include <algorithm>
+
 namespace interlock {
 
 namespace {
@@ -61,6 +63,15 @@ const Table *RouteTable::find_table(std::string_view schema, std::string_view na
     return nullptr;
 }
 
+bool RouteTable::declares_function(std::string_view schema, std::string_view name) const {
+    const auto found = std::lower_bound(functions.begin(), functions.end(), std::pair(schema, name),
+                                        [](const Function &f, const auto &wanted) {
+                                            return std::pair(std::string_view(f.schema),
+                                                             std::string_view(f.name)) < wanted;
+                                        });
+    return found != functions.end() && found->schema == schema && found->name == name;
+}
+
 std::size_t RouteTable::memory() const {
     std::size_t bytes = sizeof *this;
     for (const Shard &shard : shards)
@@ -69,6 +80,7 @@ std::size_t RouteTable::memory() const {
         bytes += sizeof keyspace + keyspace.owner.capacity() * sizeof(ShardIndex);
     for (const Table &table : tables)
         bytes += sizeof table + table.columns.capacity() * sizeof(Column);
+    bytes += functions.capacity() * sizeof(Function);
     return bytes;
 }
 
@@ -76,6 +88,8 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
     auto table = std::make_shared<RouteTable>();
     table->cluster_id = rows.cluster_id;
     table->version = rows.version;
+    table->functions = rows.functions;
+    std::sort(table->functions.begin(), table->functions.end());
 
     if (rows.shards.empty()) return std::string("no shards are defined");
     if (rows.shards.size() > max_shards) return format("more than %zu shards", max_shards);

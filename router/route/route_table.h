@@ -58,6 +58,13 @@ struct Table {
     [[nodiscard]] std::optional<std::uint16_t> find_column(std::string_view column) const;
 };
 
+/// A function of the shards that statements may call, whatever its arguments.
+struct Function {
+    std::string schema;
+    std::string name;
+    auto operator<=>(const Function &) const = default;
+};
+
 /// The catalog's rows of one snapshot, as read; not yet known to be sound.
 struct CatalogRows {
     std::string cluster_id;
@@ -91,6 +98,7 @@ struct CatalogRows {
     std::vector<TableRow> tables;
     std::vector<ColumnRow> columns;  ///< in column order within a table
     std::vector<RouteRow> routes;
+    std::vector<Function> functions;
 };
 
 class RouteTable {
@@ -106,6 +114,10 @@ class RouteTable {
     std::vector<Shard> shards;
     std::vector<Keyspace> keyspaces;
     std::vector<Table> tables;
+    std::vector<Function> functions;  ///< in order
+
+    /// Whether the catalog declares functions of this name.
+    [[nodiscard]] bool declares_function(std::string_view schema, std::string_view name) const;
 
     /// Looks a table up by its folded name. An empty schema matches a name that is unique over all
     /// schemas; `ambiguous` tells that it is not.

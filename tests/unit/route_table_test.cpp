@@ -69,6 +69,20 @@ TEST(RouteTable, FindsTablesByFoldedName) {
     EXPECT_FALSE(ambiguous);
 }
 
+TEST(RouteTable, KnowsTheDeclaredFunctions) {
+    auto rows = reference_rows();
+    rows.functions = {{"public", "total"}, {"app", "total"}, {"app", "Gross"}};
+    const auto table = test::build(rows);
+    EXPECT_TRUE(table->declares_function("public", "total"));
+    EXPECT_TRUE(table->declares_function("app", "total"));
+    EXPECT_TRUE(table->declares_function("app", "Gross"));
+    for (const char *name : {"gross", "tota", "totals", "", "app"})
+        EXPECT_FALSE(table->declares_function("app", name)) << name;
+    EXPECT_FALSE(table->declares_function("", "total"));
+    EXPECT_FALSE(table->declares_function("zzz", "total"));
+    EXPECT_FALSE(test::build(reference_rows())->declares_function("app", "total"));
+}
+
 TEST(RouteTable, RefusesAMissingBucket) {
     auto rows = reference_rows();
     rows.routes.erase(rows.routes.begin() + 15);
