@@ -2,7 +2,7 @@
 //
 // Frames are read in place from a bounded buffer and written from one; libpq is kept only for its
 // TLS session and to end the connection. A backend is lent to one session at a time and knows what
-// of its state is set (the route version).
+// of its session is set: the route version, a client's parameters, prepared statements.
 #pragma once
 
 #include "base/buffer.h"
@@ -10,10 +10,13 @@
 #include "base/result.h"
 #include "base/task.h"
 #include "server/connector.h"
+#include "server/login.h"
+#include "server/prepared.h"
 #include "wire/frame.h"
 #include "wire/stream.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -21,26 +24,14 @@ namespace interlock {
 
 enum class Io { ok, timeout, closed };
 
-/// What the server must say about itself before a connection is used.
-struct ExpectedIdentity {
-    std::string cluster_id;
-    std::string shard;
-};
-
 class Backend {
   public:
-    /// Takes over an established connection. Call greet() before anything else.
+    /// Takes over an established connection. It must be greeted (server/greeting.h) before anything
+    /// else.
     Backend(Loop &loop, Connection connection);
     ~Backend();
     Backend(const Backend &) = delete;
     Backend &operator=(const Backend &) = delete;
-
-    /// Loads the extension in the session, sets the route version and proves whom we talk to:
-    /// cluster, shard, floor, not a restored copy, not a standby, built-in operators first in the
-    /// search path. This first exchange on our own frames also proves that libpq holds no bytes
-    /// back. Empty when all is well, else what is wrong.
-    [[nodiscard]] Task<std::string> greet(const ExpectedIdentity &expected,
-                                          std::int32_t route_version, Millis deadline);
 
     /// Runs a statement without parameters or rows that matter. False unless it succeeded and the
     /// session is then in transaction state `state` ('I', 'T', 'E'); the backend must then be
@@ -60,6 +51,8 @@ class Backend {
     [[nodiscard]] Buffer &out() { return out_; }
     /// Hands everything in out() to the kernel; on anything but ok, something was left.
     [[nodiscard]] Task<Io> flush(Millis deadline);
+    /// The same without waiting: timeout if something was left because the kernel has no room.
+    [[nodiscard]] Io try_flush();
     [[nodiscard]] wire::FrameState peek(std::size_t limit, wire::Frame &out) const {
         return wire::peek_frame(in_, limit, out);
     }
@@ -71,6 +64,34 @@ class Backend {
 
     [[nodiscard]] int pid() const { return pid_; }
     [[nodiscard]] Watch &watch() { return watch_; }
+    /// What the server reported of a parameter when the session began; empty if it did not.
+    [[nodiscard]] std::string reported(const char *parameter) const;
+    /// Why its bytes cannot be taken over from libpq; empty if they can.
+    [[nodiscard]] std::string takeover_problem() const;
+
+    // What of its session is set. Whoever changes the session's state keeps this true.
+
+    [[nodiscard]] std::int32_t route_version() const { return route_version_; }
+    void greeted(std::int32_t route_version, std::shared_ptr<const LoginDefaults> defaults) {
+        route_version_ = route_version;
+        defaults_ = std::move(defaults);
+    }
+    /// How its session began.
+    [[nodiscard]] const std::shared_ptr<const LoginDefaults> &defaults() const { return defaults_; }
+
+    /// The client parameters in force, by identity; null: the login's defaults.
+    [[nodiscard]] const std::shared_ptr<const void> &applied_parameters() const {
+        return applied_parameters_;
+    }
+    void set_applied_parameters(std::shared_ptr<const void> parameters) {
+        applied_parameters_ = std::move(parameters);
+    }
+
+    /// Statements prepared under their shared names.
+    [[nodiscard]] PreparedRegistry &prepared() { return prepared_; }
+    /// The statement that the unnamed prepared statement holds; 0: none, or not known.
+    [[nodiscard]] std::uint64_t unnamed_owner() const { return unnamed_owner_; }
+    void set_unnamed_owner(std::uint64_t id) { unnamed_owner_ = id; }
 
     /// Calls `callback(owner, this)` when something arrives while nobody waits for it. The callback
     /// may destroy the backend.
@@ -100,6 +121,10 @@ class Backend {
     Buffer in_;
     Buffer out_;
     std::int32_t route_version_ = 0;
+    std::shared_ptr<const LoginDefaults> defaults_;
+    std::shared_ptr<const void> applied_parameters_;
+    PreparedRegistry prepared_;
+    std::uint64_t unnamed_owner_ = 0;
     void (*idle_callback_)(void *, Backend *) = nullptr;
     void *idle_owner_ = nullptr;
 };

@@ -47,6 +47,7 @@ bool run_on_thread(Work work) {
 }  // namespace
 
 Result<ConnectParameters, std::string> connect_parameters(const std::vector<std::string> &conninfos,
+                                                          const std::string &login,
                                                           Millis connect_timeout) {
     ConnectParameters parameters;
     const auto set = [&](const std::string &keyword, const std::string &value) {
@@ -86,7 +87,17 @@ Result<ConnectParameters, std::string> connect_parameters(const std::vector<std:
     if (wanted > 0) seconds = std::min(seconds, std::max<Millis>(2, wanted));
     set("connect_timeout", std::to_string(seconds));
     parameters.longest = std::max(connect_timeout, hosts * seconds * 1000);
+    if (!login.empty()) set("user", login);
     set("client_encoding", "UTF8");
+    // What a service file says in `options` must not be lost: then a server that has it off by
+    // default is refused when it is greeted.
+    if (get("service").empty() && std::getenv("PGSERVICE") == nullptr) {
+        std::string options = get("options");
+        const char *inherited = std::getenv("PGOPTIONS");
+        if (options.empty() && inherited != nullptr) options = inherited;
+        if (!options.empty()) options += ' ';
+        set("options", options + "-c standard_conforming_strings=on");
+    }
     set("gssencmode", "disable");
     return parameters;
 }

@@ -34,13 +34,15 @@ struct ConnectParameters {
     Millis longest = 0;  ///< what one attempt may take in all, when each host uses its time up
 };
 
-/// Merges connection strings (later ones win) and adds what the router needs: UTF-8, no GSS
-/// encryption (whose bytes we could not take over), a connect timeout. libpq's is for each host, in
-/// whole seconds, at least 2: of several hosts each gets its part of `connect_timeout` (ms), unless
-/// the connection string asks for less.
+/// Merges connection strings (later ones win), takes `login` for the user unless it is empty, and
+/// adds what the router needs: UTF-8, standard_conforming_strings, no GSS encryption (whose bytes
+/// we could not take over), a connect timeout. libpq's is for each host, in whole seconds, at least
+/// 2: of several hosts each gets its part of `connect_timeout` (ms), unless the connection string
+/// asks for less.
 /// The error is libpq's complaint about the string, which never quotes a password.
 [[nodiscard]] Result<ConnectParameters, std::string>
-connect_parameters(const std::vector<std::string> &conninfos, Millis connect_timeout);
+connect_parameters(const std::vector<std::string> &conninfos, const std::string &login,
+                   Millis connect_timeout);
 
 /// Connects; waits at most until `deadline`. The error is libpq's text on one line.
 [[nodiscard]] Task<Result<Connection, std::string>>

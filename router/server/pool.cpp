@@ -36,17 +36,21 @@ bool only_notices(Backend &backend) {
     }
 }
 
+Refusal given_up() {
+    Refusal refusal = make_refusal(Code::R36, "canceling statement due to user request");
+    refusal.detail = "The statement was waiting for a connection; nothing was sent.";
+    refusal.sqlstate = "57014";
+    return refusal;
+}
+
 }  // namespace
 
 // Lease -------------------------------------------------------------------------------------------
 
-Lease::Lease(std::shared_ptr<Pool> pool, std::unique_ptr<Backend> backend)
-    : pool_(std::move(pool)), backend_(std::move(backend)) {}
-
 Lease &Lease::operator=(Lease &&other) noexcept {
     if (this != &other) {
         discard();
-        pool_ = std::move(other.pool_);
+        pool_ = other.pool_;
         backend_ = std::move(other.backend_);
     }
     return *this;
@@ -56,26 +60,32 @@ void Lease::release() {
     if (!backend_) return;
     --pool_->lent_;
     pool_->take_back(std::move(backend_));
-    pool_.reset();
 }
 
 void Lease::discard() {
     if (!backend_) return;
     --pool_->lent_;
     pool_->destroyed(std::move(backend_));
-    pool_.reset();
 }
 
 // Pool --------------------------------------------------------------------------------------------
 
-Pool::Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo)
-    : loop_(loop), settings_(settings), identity_(std::move(identity)),
-      conninfo_(std::move(conninfo)) {}
+PoolCounters &PoolCounters::operator+=(const PoolCounters &other) {
+    idle += other.idle;
+    borrowed += other.borrowed;
+    waiting += other.waiting;
+    created += other.created;
+    destroyed += other.destroyed;
+    return *this;
+}
 
-Pool::~Pool() = default;
+Pool::Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo,
+           std::shared_ptr<LoginProfile> login)
+    : loop_(loop), settings_(settings), identity_(std::move(identity)),
+      conninfo_(std::move(conninfo)), login_(std::move(login)) {}
 
 PoolCounters Pool::counters() const {
-    return {idle_.size(), lent_, waiting_.size(), created_, destroyed_};
+    return {idle_.size(), lent_ + cleaning_, waiting_.size(), created_, destroyed_};
 }
 
 Refusal Pool::unavailable(const std::string &why) const {
@@ -91,58 +101,64 @@ Refusal Pool::unavailable(const std::string &why) const {
     return refusal;
 }
 
-Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version) {
+Refusal Pool::too_many_wait() const {
+    Refusal refusal = make_refusal(
+        Code::R34,
+        format("too many requests wait for a connection to shard %s", identity_.shard.c_str()),
+        "Nothing was sent; it is safe to try again.");
+    refusal.detail = format("%zu are waiting, %zu connections are in use.", waiting_.size(), lent_);
+    return refusal;
+}
+
+Refusal Pool::none_came_free() const {
+    Refusal refusal = make_refusal(Code::R33,
+                                   format("no connection to shard %s came free within %lld ms",
+                                          identity_.shard.c_str(),
+                                          static_cast<long long>(settings_.acquire_timeout)),
+                                   "Nothing was sent; it is safe to try again.");
+    refusal.detail = format("The pool has %zu connections in use of at most %zu; %zu "
+                            "more requests wait.",
+                            lent_, settings_.pool_size, waiting_.size());
+    return refusal;
+}
+
+Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version, Event *gave_up) {
+    const auto self = shared_from_this();  // the caller's routes may go while it waits
     newest_route_version_ = std::max(newest_route_version_, route_version);
     const Millis deadline = deadline_after(loop_.now(), settings_.acquire_timeout);
     for (;;) {
+        if (gave_up != nullptr && gave_up->is_set()) co_return given_up();
         if (retired_) co_return unavailable(retired_reason);
         if (loop_.now() >= deadline) co_return unavailable("the shard does not answer");
-        std::unique_ptr<Backend> backend;
+        Lease lease;
         if (!idle_.empty() && waiting_.empty()) {
-            backend = std::move(idle_.back());
-            idle_.pop_back();
+            lease = lend_idle();
         } else {
-            if (waiting_.size() >= settings_.max_waiting) {
-                Refusal refusal;
-                refusal.code = Code::R34;
-                refusal.message = format("too many requests wait for a connection to shard %s",
-                                         identity_.shard.c_str());
-                refusal.detail =
-                    format("%zu are waiting, %zu connections are in use.", waiting_.size(), lent_);
-                refusal.hint = "Nothing was sent; it is safe to try again.";
-                co_return refusal;
-            }
+            if (waiting_.size() >= settings_.max_waiting) co_return too_many_wait();
             // While nothing is connected and the last attempt failed slowly, the answer is known.
-            if (lent_ == 0 && connecting_ == 0 && loop_.now() < quiet_until_)
+            if (lent_ == 0 && connecting_ == 0 && cleaning_ == 0 && loop_.now() < quiet_until_)
                 co_return unavailable(last_failure_);
-            Waiting self;
-            const auto place = waiting_.insert(waiting_.end(), &self);
+            Waiting place;
+            const auto position = waiting_.insert(waiting_.end(), &place);
             connect_if_needed();
-            const Fired fired = co_await Wait(loop_, deadline).event(self.ready);
-            if (fired.none()) {
-                waiting_.erase(place);
-                if (lent_ == 0)
+            const Fired fired = co_await Wait(loop_, deadline).event(place.ready).event(gave_up);
+            if (!place.ready.is_set()) {
+                waiting_.erase(position);
+                if (fired.has(1)) co_return given_up();
+                if (lent_ == 0 && cleaning_ == 0)
                     co_return unavailable("the connection attempt has not ended in time");
-                Refusal refusal;
-                refusal.code = Code::R33;
-                refusal.message = format("no connection to shard %s came free within %lld ms",
-                                         identity_.shard.c_str(),
-                                         static_cast<long long>(settings_.acquire_timeout));
-                refusal.detail = format("The pool has %zu connections in use of at most %zu; %zu "
-                                        "more requests wait.",
-                                        lent_, settings_.pool_size, waiting_.size());
-                refusal.hint = "Nothing was sent; it is safe to try again.";
-                co_return refusal;
+                co_return none_came_free();
             }
-            if (!self.backend) co_return unavailable(self.failure);
-            backend = std::move(self.backend);
-            --lent_;  // counted when it was handed out; the lease counts it again
+            if (!place.backend) co_return unavailable(place.failure);
+            lease = Lease(*this, std::move(place.backend));
+            if (fired.has(1)) {
+                lease.release();
+                co_return given_up();
+            }
         }
-        ++lent_;
-        Lease lease(shared_from_this(), std::move(backend));
+        if (!current(*lease)) continue;
         const Millis limit = loop_.now() + ping_timeout;
-        if (settings_.idle_check > 0 && loop_.now() - lease->idle_since > settings_.idle_check &&
-            !co_await lease->ping(limit))
+        if (needs_proof(*lease) && !co_await lease->ping(limit))
             continue;  // dead while idle: its lease ends it, and the next one is tried
         if (!co_await lease->set_route_version(route_version, limit)) continue;
         co_return lease;
@@ -162,8 +178,8 @@ Task<void> Pool::connect_one() {
     const Millis began = loop_.now();
     std::string failure;
     std::unique_ptr<Backend> backend;
-    auto parameters =
-        connect_parameters({conninfo_, settings_.backend_options}, settings_.connect_timeout);
+    auto parameters = connect_parameters({conninfo_, settings_.backend_options}, login_->login(),
+                                         settings_.connect_timeout);
     if (!parameters) {
         failure = parameters.error();
     } else {
@@ -176,7 +192,7 @@ Task<void> Pool::connect_one() {
             backend->watch_idle(
                 [](void *pool, Backend *idle) { static_cast<Pool *>(pool)->became_readable(idle); },
                 this);
-            failure = co_await backend->greet(identity_, newest_route_version_, deadline);
+            failure = co_await greet(*backend, identity_, *login_, newest_route_version_, deadline);
         }
     }
     --connecting_;
@@ -193,7 +209,9 @@ Task<void> Pool::connect_one() {
     }
     if (failure.empty()) failure = retired_reason;
     if (!failure_logged_ || failure != last_failure_)
-        log_warning("could not connect to shard %s: %s", identity_.shard.c_str(), failure.c_str());
+        log_warning("could not connect to shard %s%s%s: %s", identity_.shard.c_str(),
+                    login_->login().empty() ? "" : " as ", login_->login().c_str(),
+                    failure.c_str());
     failure_logged_ = true;
     last_failure_ = failure;
     if (loop_.now() - began > slow_failure) {
@@ -202,7 +220,7 @@ Task<void> Pool::connect_one() {
     }
     // While other connections are in use (the server may have no more to give), waiting for one of
     // them is the better hope; should they turn out dead, the next attempt decides.
-    if (lent_ == 0 && connecting_ == 0) fail_waiting(failure);
+    if (lent_ == 0 && connecting_ == 0 && cleaning_ == 0) fail_waiting(failure);
 }
 
 void Pool::hand_out(std::unique_ptr<Backend> backend) {
@@ -242,7 +260,7 @@ void Pool::became_readable(Backend *backend) {
 void Pool::take_back(std::unique_ptr<Backend> backend) {
     backend->idle_since = loop_.now();
     // What came behind the end of the answer, in the same read, may be the server's goodbye.
-    if (only_notices(*backend))
+    if (current(*backend) && only_notices(*backend))
         hand_out(std::move(backend));
     else
         destroyed(std::move(backend));
@@ -252,6 +270,7 @@ void Pool::destroyed(std::unique_ptr<Backend> backend) {
     backend.reset();
     ++destroyed_;
     connect_if_needed();
+    if (retired_) end_if_unused();
 }
 
 void Pool::fail_waiting(const std::string &failure) {
@@ -264,10 +283,16 @@ void Pool::fail_waiting(const std::string &failure) {
 }
 
 void Pool::retire() {
+    if (retired_) return;
     retired_ = true;
     destroyed_ += idle_.size();
     idle_.clear();
     fail_waiting(retired_reason);
+    if (lent_ > 0) self_ = shared_from_this();
+}
+
+void Pool::end_if_unused() {
+    const std::shared_ptr<Pool> last = lent_ == 0 ? std::move(self_) : nullptr;
 }
 
 }  // namespace interlock

@@ -240,11 +240,11 @@ void LineClient::append_status() {
     out_.append(
         format(" clients=%zu buffered=%zu", worker_.client_count(), worker_.buffered_bytes));
     if (routes) {
-        for (const auto &pool : routes->pools) {
-            const PoolCounters counters = pool->counters();
+        for (const Shard &shard : routes->table->shards) {
+            const PoolCounters counters = worker_.pools().counters(shard.name);
             out_.append(
                 format(" shard.%s=idle:%zu,borrowed:%zu,waiting:%zu,created:%llu,destroyed:%llu",
-                       pool->shard().c_str(), counters.idle, counters.borrowed, counters.waiting,
+                       shard.name.c_str(), counters.idle, counters.borrowed, counters.waiting,
                        static_cast<unsigned long long>(counters.created),
                        static_cast<unsigned long long>(counters.destroyed)));
         }

@@ -272,7 +272,7 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     Lease own;
     const bool first = !pinned_;
     if (first) {
-        auto lent = co_await routes->pools[shard]->acquire(routes->table->version);
+        auto lent = co_await routes->pools_for("")[shard].acquire(routes->table->version);
         if (!lent) co_return co_await refuse(std::move(lent.error()));
         if (autocommit) {
             own = std::move(*lent);

@@ -1,34 +1,26 @@
 #include "session/worker.h"
 
-#include "base/log.h"
-
-#include <algorithm>
-
 namespace interlock {
 
-Worker::Worker(Loop &loop, Settings settings) : loop_(loop), settings_(std::move(settings)) {}
+LoginPools &Routes::pools_for(std::string_view login) const {
+    const auto known = logins_.find(login);
+    if (known != logins_.end()) return *known->second;
+    std::string name(login);
+    auto made = pools_->make(name, *table);
+    return *logins_.emplace(std::move(name), std::move(made)).first->second;
+}
+
+Worker::Worker(Loop &loop, Settings settings)
+    : loop_(loop), settings_(std::move(settings)),
+      pools_(std::make_shared<Pools>(loop_, settings_)) {}
+
+Worker::~Worker() {
+    pools_->retire();
+}
 
 void Worker::use_table(std::shared_ptr<const RouteTable> table) {
-    auto routes = std::make_shared<Routes>();
-    for (const Shard &shard : table->shards) {
-        std::shared_ptr<Pool> pool;
-        if (routes_) {
-            for (const auto &candidate : routes_->pools)
-                if (candidate->shard() == shard.name && candidate->conninfo() == shard.conninfo)
-                    pool = candidate;
-        }
-        if (!pool)
-            pool = std::make_shared<Pool>(
-                loop_, settings_, ExpectedIdentity{table->cluster_id, shard.name}, shard.conninfo);
-        routes->pools.push_back(std::move(pool));
-    }
-    if (routes_) {
-        for (const auto &old : routes_->pools)
-            if (std::find(routes->pools.begin(), routes->pools.end(), old) == routes->pools.end())
-                old->retire();
-    }
-    routes->table = std::move(table);
-    routes_ = std::move(routes);
+    pools_->use(table);
+    routes_ = std::make_shared<const Routes>(std::move(table), pools_);
     catalog.rejected_version = -1;
     catalog.rejected_why.clear();
 }

@@ -6,22 +6,33 @@
 #include "base/loop.h"
 #include "base/settings.h"
 #include "route/route_table.h"
-#include "server/pool.h"
+#include "server/pools.h"
 #include "sql/shape_cache.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_set>
-#include <vector>
 
 namespace interlock {
 
-/// A route table and the pools of its shards, by shard index. Held by each transaction that began
-/// under it.
-struct Routes {
-    std::shared_ptr<const RouteTable> table;
-    std::vector<std::shared_ptr<Pool>> pools;
+/// A route table and the pools of its shards. Held by each transaction that began under it.
+class Routes {
+  public:
+    Routes(std::shared_ptr<const RouteTable> table, std::shared_ptr<Pools> pools)
+        : table(std::move(table)), pools_(std::move(pools)) {}
+
+    /// The pools of a backend login; "" is the login of the connection strings. Made when first
+    /// asked for; the address holds as long as these routes.
+    [[nodiscard]] LoginPools &pools_for(std::string_view login) const;
+
+    const std::shared_ptr<const RouteTable> table;
+
+  private:
+    std::shared_ptr<Pools> pools_;
+    mutable std::map<std::string, std::unique_ptr<LoginPools>, std::less<>> logins_;
 };
 
 /// A client of a listener, as the worker sees it.
@@ -42,6 +53,9 @@ struct CatalogState {
 class Worker {
   public:
     Worker(Loop &loop, Settings settings);
+    ~Worker();
+    Worker(const Worker &) = delete;
+    Worker &operator=(const Worker &) = delete;
 
     [[nodiscard]] Loop &loop() { return loop_; }
     [[nodiscard]] const Settings &settings() const { return settings_; }
@@ -52,6 +66,8 @@ class Worker {
     [[nodiscard]] const std::shared_ptr<const Routes> &routes() const { return routes_; }
     /// Takes a table the watcher has accepted. Pools of shards that are unchanged live on.
     void use_table(std::shared_ptr<const RouteTable> table);
+    /// Pools of all logins, for counters and the like; statements use their routes'.
+    [[nodiscard]] const Pools &pools() const { return *pools_; }
 
     [[nodiscard]] sql::ShapeCache &shapes() { return shapes_; }
     CatalogState catalog;
@@ -76,6 +92,7 @@ class Worker {
   private:
     Loop &loop_;
     Settings settings_;
+    std::shared_ptr<Pools> pools_;
     std::shared_ptr<const Routes> routes_;
     sql::ShapeCache shapes_;
     std::unordered_set<Client *> clients_;

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/task.h"
+#include "server/login.h"
 #include "wire/frame.h"
 #include "wire/stream.h"
 
@@ -112,6 +113,8 @@ class FakeShard {
 
     /// What the greeting is answered by: values of the columns it asks for.
     std::map<std::string, std::string, std::less<>> identity;
+    /// Settings a session begins with, of those that are asked for; others are empty.
+    std::map<std::string, std::string, std::less<>> settings;
     /// What to do with a statement; nothing for the usual answer.
     std::function<std::optional<Behaviour>(std::string_view sql)> script;
     /// All statements that arrived, greetings left out.
@@ -188,6 +191,7 @@ class FakeShard {
         self.in.consume(wire::load32(self.in.data()));
         self.out.append(framed('R', std::string(4, '\0')));
         self.out.append(framed('S', std::string("client_encoding\0UTF8\0", 21)));
+        self.out.append(framed('S', std::string("standard_conforming_strings\0on\0", 31)));
         self.out.append(framed('S', std::string("server_version\0"
                                                 "15.0\0",
                                                 20)));
@@ -250,6 +254,7 @@ class FakeShard {
         if (sql.starts_with("SELECT cluster_id")) {
             ++greetings;
             self.out.append(row_frames(greeting(sql)) + complete_frame("SELECT 1"));
+            self.out.append(begun_settings());
             co_return true;
         }
         statements.push_back(sql);
@@ -304,6 +309,18 @@ class FakeShard {
             values.push_back(known->second);
         }
         return values;
+    }
+
+    /// The answer to the greeting's second part: one row a setting.
+    std::string begun_settings() const {
+        std::string rows;
+        for (const std::string &name : compared_settings()) {
+            const auto known = settings.find(name);
+            const std::string row =
+                row_frames({known == settings.end() ? std::string() : known->second});
+            rows += rows.empty() ? row : row.substr(row.find('D'));
+        }
+        return rows + complete_frame("SELECT");
     }
 
     static std::string usual_answer(Connection &self, const std::string &sql) {

@@ -90,7 +90,7 @@ class SessionTest : public testing::Test {
     }
 
     PoolCounters pool(std::size_t shard) const {
-        return worker_->routes()->pools[shard]->counters();
+        return worker_->routes()->pools_for("")[static_cast<ShardIndex>(shard)].counters();
     }
 
     Loop loop_;

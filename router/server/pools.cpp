@@ -1,0 +1,127 @@
+#include "server/pools.h"
+
+#include <algorithm>
+
+namespace interlock {
+
+namespace {
+
+const Shard *find_shard(const RouteTable &table, const std::string &name) {
+    const auto it = std::find_if(table.shards.begin(), table.shards.end(),
+                                 [&](const Shard &shard) { return shard.name == name; });
+    return it == table.shards.end() ? nullptr : &*it;
+}
+
+}  // namespace
+
+// LoginPools --------------------------------------------------------------------------------------
+
+std::size_t LoginPools::next_shard() {
+    if (++next_ >= pools_.size()) next_ = 0;
+    return next_;
+}
+
+std::optional<LoginPools::AnyLease> LoginPools::try_any(std::int32_t route_version) {
+    std::size_t shard = next_shard();
+    for (std::size_t tried = 0; tried < pools_.size(); ++tried) {
+        if (auto lease = pools_[shard]->try_acquire(route_version))
+            return AnyLease{static_cast<ShardIndex>(shard), std::move(*lease)};
+        if (++shard == pools_.size()) shard = 0;
+    }
+    return std::nullopt;
+}
+
+Task<Result<LoginPools::AnyLease, Refusal>> LoginPools::any(std::int32_t route_version,
+                                                            Event *gave_up) {
+    if (auto lease = try_any(route_version)) co_return std::move(*lease);
+    // Those that are known to be down come last: asking them may take a connection attempt's time.
+    std::vector<std::size_t> order;
+    const std::size_t first = next_shard();
+    for (const bool down : {false, true})
+        for (std::size_t i = 0; i < pools_.size(); ++i) {
+            const std::size_t shard = (first + i) % pools_.size();
+            if (pools_[shard]->known_down() == down) order.push_back(shard);
+        }
+    std::optional<Refusal> refusal;
+    for (const std::size_t shard : order) {
+        auto lease = co_await pools_[shard]->acquire(route_version, gave_up);
+        if (lease) co_return AnyLease{static_cast<ShardIndex>(shard), std::move(*lease)};
+        const bool down = lease.error().code == Code::R30;
+        if (!refusal || !down) refusal = std::move(lease.error());
+        if (!down) break;
+    }
+    if (!refusal) refusal = make_refusal(Code::R30, "the route table has no shards");
+    co_return std::move(*refusal);
+}
+
+// Pools -------------------------------------------------------------------------------------------
+
+bool Pools::in_force(const RouteTable &table, const Shard &shard) const {
+    if (!table_ || table_->cluster_id != table.cluster_id) return false;
+    const Shard *now = find_shard(*table_, shard.name);
+    return now != nullptr && now->conninfo == shard.conninfo;
+}
+
+std::shared_ptr<Pool> Pools::make_pool(const RouteTable &table, const Shard &shard,
+                                       const std::shared_ptr<LoginProfile> &profile) {
+    return std::make_shared<Pool>(loop_, settings_, ExpectedIdentity{table.cluster_id, shard.name},
+                                  shard.conninfo, profile);
+}
+
+void Pools::use(std::shared_ptr<const RouteTable> table) {
+    table_ = std::move(table);
+    for (auto &[login, of_login] : logins_) {
+        std::erase_if(of_login.pools, [&](const auto &entry) {
+            Pool &pool = *entry.second;
+            const Shard *shard = find_shard(*table_, pool.shard());
+            if (shard != nullptr && shard->conninfo == pool.conninfo() &&
+                pool.identity().cluster_id == table_->cluster_id)
+                return false;
+            pool.retire();
+            return true;
+        });
+    }
+}
+
+std::unique_ptr<LoginPools> Pools::make(const std::string &login, const RouteTable &table) {
+    OfLogin &of_login = logins_[login];
+    if (!of_login.profile) of_login.profile = std::make_shared<LoginProfile>(login);
+    std::vector<std::shared_ptr<Pool>> pools;
+    for (const Shard &shard : table.shards) {
+        if (retired_ || !in_force(table, shard)) {
+            pools.push_back(make_pool(table, shard, of_login.profile));
+            pools.back()->retire();
+            continue;
+        }
+        std::shared_ptr<Pool> &pool = of_login.pools[shard.name];
+        if (!pool) pool = make_pool(table, shard, of_login.profile);
+        pools.push_back(pool);
+    }
+    return std::make_unique<LoginPools>(of_login.profile, std::move(pools));
+}
+
+PoolCounters Pools::counters(const std::string &shard) const {
+    PoolCounters sum;
+    for (const auto &[login, of_login] : logins_) {
+        const auto pool = of_login.pools.find(shard);
+        if (pool != of_login.pools.end()) sum += pool->second->counters();
+    }
+    return sum;
+}
+
+void Pools::for_each(const std::function<void(const std::string &, Pool &)> &visit) const {
+    for (const auto &[login, of_login] : logins_)
+        for (const auto &[shard, pool] : of_login.pools)
+            visit(login, *pool);
+}
+
+void Pools::retire() {
+    retired_ = true;
+    for (auto &[login, of_login] : logins_) {
+        for (auto &[shard, pool] : of_login.pools)
+            pool->retire();
+        of_login.pools.clear();
+    }
+}
+
+}  // namespace interlock
