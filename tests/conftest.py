@@ -13,8 +13,10 @@ import support  # noqa: F401  (puts scripts/ on the path)
 from localcluster.owner import instance_owner
 from support import template
 from support.cluster import Cluster
+from support.drivers import Drivers
 from support.postgres import Postgres
 from support.router import BINARY
+from support.shop import Shops
 
 
 def pytest_configure(config):
@@ -155,3 +157,13 @@ def instance(owner, new_folder, request):
     finally:
         server.stop("immediate")
         server.check_log()
+
+
+@pytest.fixture(scope="module")
+def drivers(owner, new_folder, request):
+    """Runs driver programs on a plain server and through a router (see support/drivers.py)."""
+    shops = Shops(owner, lambda way: new_folder(f"{request.module.__name__}-{way}"))
+    try:
+        yield Drivers(shops)
+    finally:
+        shops.down()

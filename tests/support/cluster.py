@@ -60,11 +60,15 @@ class Cluster:
                 catalog.execute("SELECT interlock.add_shard(%s, %s)",
                                 (name, self.conninfo_of(name, self.instances[name])))
             catalog.execute("SELECT interlock.create_keyspace('accounts', 'bigint', 16)")
-            catalog.execute("SELECT interlock.declare_table('account', 'accounts', 'account_id', 'version')")
+            self.declare(catalog)
             catalog.execute("SELECT interlock.assign('accounts', %s, 's0')", (EVEN,))
             catalog.execute("SELECT interlock.assign('accounts', %s, 's1')", (ODD,))
             catalog.execute("SELECT interlock.grant_router('interlock_router')")
         return self
+
+    def declare(self, catalog):
+        """The tables of the keyspace; a cluster with others says so."""
+        catalog.execute("SELECT interlock.declare_table('account', 'accounts', 'account_id', 'version')")
 
     def apply(self, *arguments, check=True):
         """`interlock apply` as the superuser."""
