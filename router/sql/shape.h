@@ -2,9 +2,12 @@
 // (standard_conforming_strings on, which the router keeps so).
 //
 // Statements of one shape are analysed once. The shape keeps apart what the analysis may tell
-// apart: the kind of each literal stays in it, and so do hint comments ("/* interlock: ... */");
-// other comments and the amount of white space do not. Source: PostgreSQL documentation, "Lexical
-// Structure".
+// apart: the kind of each literal stays in it (for integers also whether PostgreSQL takes them for
+// int4, int8 or numeric), and so do hint comments ("/* interlock: ... */"); other comments, the
+// amount of white space and the case of words do not. Two texts of one shape are parsed into the
+// same tree, but for the values of their literals; the few literals whose value decides what the
+// tree is like (UESCAPE 'c', FLOAT(n)) therefore stay in the shape as they are written. Source:
+// PostgreSQL documentation, "Lexical Structure".
 #pragma once
 
 #include <cstdint>
@@ -21,7 +24,7 @@ enum class LiteralKind : std::uint8_t {
     string,   ///< '...' with doubled quotes
     escape,   ///< E'...'
     dollar,   ///< $tag$...$tag$
-    other,    ///< B'', X'', U&'', N'', or pieces joined across a line break
+    other,    ///< B'', X'', U&'', N'', or pieces joined across a line break; all of it
 };
 
 struct Literal {
@@ -35,8 +38,7 @@ struct Shape {
     std::string text;               ///< the key: what is left, literals replaced by marks
     std::vector<Literal> literals;  ///< in the order of the text
     bool complete = true;           ///< false: a string, comment or quoted name does not end
-    int statements =
-        1;  ///< semicolons that part statements, plus one (a trailing one is not counted)
+    int statements = 1;             ///< pieces between semicolons that are not empty; at least 1
 
     void clear() {
         text.clear();

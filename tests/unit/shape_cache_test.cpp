@@ -115,5 +115,32 @@ TEST_F(ShapeCacheTest, TheKeyIsTheCachesOwnCopy) {
     EXPECT_TRUE(has("short-lived"));
 }
 
+TEST_F(ShapeCacheTest, WhatWasAnalysedInAnotherContextIsAnotherEntry) {
+    cache_.insert("a", table_, statement("of 1"), 1);
+    EXPECT_EQ(cache_.find("a", table_), nullptr);
+    EXPECT_EQ(cache_.find("a", table_, 2), nullptr);
+    cache_.insert("a", table_, statement("of 2"), 2);
+    EXPECT_EQ(cache_.size(), 2U);
+    EXPECT_EQ(cache_.find("a", table_, 1)->text, "of 1");
+    EXPECT_EQ(cache_.find("a", table_, 2)->text, "of 2");
+    add("b");
+    add("c");  // in the place of the least recently used: of 1
+    EXPECT_EQ(cache_.find("a", table_, 1), nullptr);
+    EXPECT_EQ(cache_.find("a", table_, 2)->text, "of 2");
+}
+
+TEST(FactsCache, KeepsFactsAsItKeepsStatements) {
+    const auto table = test::build(test::reference_rows());
+    FactsCache cache(2, 100);
+    Facts facts;
+    facts.keys.push_back({});
+    cache.insert("select", table, std::make_shared<const Facts>(facts), 7);
+    const auto found = cache.find("select", table, 7);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->keys.size(), 1U);
+    EXPECT_EQ(cache.find("select", table), nullptr);
+    EXPECT_EQ(cache.find("select", test::build(test::reference_rows()), 7), nullptr);
+}
+
 }  // namespace
 }  // namespace interlock::sql
