@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include "base/log.h"
+#include "plan/key_refusal.h"
 #include "sql/strict_scanner.h"
 
 #include <array>
@@ -40,24 +41,10 @@ bool spells_value(std::uint32_t type_oid, std::string_view text) {
     }
 }
 
-const char *type_name(std::uint32_t type_oid) {
-    switch (type_oid) {
-    case oid::int2: return "smallint";
-    case oid::int4: return "integer";
-    case oid::int8: return "bigint";
-    case oid::boolean: return "boolean";
-    case oid::uuid: return "uuid";
-    case oid::bytea: return "bytea";
-    case oid::text:
-    case oid::varchar: return "text";
-    default: return "the column's type";
-    }
-}
-
 [[gnu::cold]] Refusal wrong_value(std::size_t parameter, const Column &column) {
-    return make_refusal(Code::R27,
-                        format("parameter %zu is not a value of type %s, which column \"%s\" has",
-                               parameter + 1, type_name(column.type_oid), column.name.c_str()));
+    return make_refusal(
+        Code::R27, format("parameter %zu is not a value of type %s, which column \"%s\" has",
+                          parameter + 1, type_name(column.type_oid).c_str(), column.name.c_str()));
 }
 
 }  // namespace
@@ -71,8 +58,7 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
     const Table &table = *statement.table;
     const Keyspace &keyspace = routes.keyspaces[table.keyspace];
 
-    std::optional<ShardIndex> shard;
-    std::int32_t first_bucket = 0;
+    std::optional<KeyTarget> target;
     for (const std::uint16_t position : statement.keys) {
         const Parameter &value = parameters[position];
         const Column &column = table.columns[table.key_column];
@@ -81,19 +67,12 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
                                 format("the shard key \"%s\" is NULL", column.name.c_str()));
         const auto key = parse_key(table.key_type, *value);
         if (!key) return wrong_value(position, column);
-        const std::int32_t bucket = keyspace.bucket_of(*key);
-        const ShardIndex owner = keyspace.owner[static_cast<std::size_t>(bucket)];
-        if (!shard) {
-            shard = owner;
-            first_bucket = bucket;
-        } else if (*shard != owner) {
-            Refusal refusal = make_refusal(Code::R11, "the statement's keys are on several shards",
-                                           "Send one statement for each shard, or for each key.");
-            refusal.detail = format("Bucket %d is on shard %s, bucket %d on shard %s.",
-                                    first_bucket, routes.shards[*shard].name.c_str(), bucket,
-                                    routes.shards[owner].name.c_str());
-            return refusal;
-        }
+        KeyTarget found{table.keyspace, keyspace.bucket_of(*key), 0};
+        found.shard = keyspace.owner[static_cast<std::size_t>(found.bucket)];
+        if (!target)
+            target = found;
+        else if (target->shard != found.shard)
+            return several_shards(routes, *target, found);
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
         const std::uint16_t column = statement.parameters[i].column;
@@ -102,8 +81,8 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
             return wrong_value(i, table.columns[column]);
     }
     // An accepted data statement always names a key (R10 otherwise).
-    if (!shard) return make_refusal(Code::R10, "the statement names no shard key");
-    return *shard;
+    if (!target) return make_refusal(Code::R10, "the statement names no shard key");
+    return target->shard;
 }
 
 }  // namespace interlock

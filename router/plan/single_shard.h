@@ -35,11 +35,21 @@ struct Target {
     std::int32_t bucket = 0;  ///< of the first key
 };
 
-/// The one shard the statement runs on; nothing when any shard will do. Refuses: a key that is
-/// NULL, of another type, or not spelled as a value of its type (R27); keys on several shards
-/// (R11). Types: a key of the integer family takes int2, int4, int8 (and any of the three casts);
-/// uuid, text (text or varchar) and bytea take their own. An untyped literal or parameter takes the
-/// column's type.
+/// The one shard the statement runs on. `facts` were found under `routes`. Nothing when any shard
+/// will do: without keys; or when the only ones are arrays (k = ANY (...)) that hold no element, or
+/// none but NULLs. Of the tables those pin no row can match on any shard, so a statement that
+/// writes changes nothing wherever it runs.
+///
+/// Refuses keys on several shards (R11), and with R27 a parameter that is not there, a key that is
+/// NULL, that is of another type, or that is not spelled as a value of its type. Types:
+///   * a literal or parameter without a type (no cast, and declared 0 or unknown) has the column's;
+///   * integer, text (text or varchar), uuid and bytea keys take every type of their family; what
+///   is
+///     cast to, or declared as, an integer type must be within its range;
+///   * a parameter declared as text may be cast to the key's type: it is read as that type reads;
+///   * integer keys take number literals, other keys do not.
+/// That an untyped parameter has the column's type holds where all that is said about it in the
+/// statement allows no other type: that is for the analysis to see to.
 [[nodiscard]] Result<std::optional<Target>, Refusal>
 plan(const sql::Facts &facts, const Values &values, const RouteTable &routes);
 

@@ -55,13 +55,24 @@ bool parse_bytea(std::string_view text, std::string &out) {
     return true;
 }
 
-std::optional<Key> integer_key(std::string_view text, std::int64_t low, std::int64_t high) {
-    const auto value = parse_integer(text, low, high);
+std::optional<Key> integer_key(std::optional<std::int64_t> value) {
     if (!value) return std::nullopt;
     return Key{placement::splitmix64(*value)};
 }
 
+Key bytes_key(std::string_view bytes) {
+    return Key{placement::xxh3_64(bytes.data(), bytes.size())};
+}
+
 }  // namespace
+
+IntegerRange range_of(KeyType type) {
+    switch (type) {
+    case KeyType::int2: return {INT16_MIN, INT16_MAX};
+    case KeyType::int4: return {INT32_MIN, INT32_MAX};
+    default: return {INT64_MIN, INT64_MAX};
+    }
+}
 
 std::optional<std::int64_t> parse_integer(std::string_view text, std::int64_t low,
                                           std::int64_t high) {
@@ -70,10 +81,15 @@ std::optional<std::int64_t> parse_integer(std::string_view text, std::int64_t lo
         negative = text[0] == '-';
         text.remove_prefix(1);
     }
-    if (text.empty()) return std::nullopt;
+    return parse_digits(text, negative, low, high);
+}
+
+std::optional<std::int64_t> parse_digits(std::string_view digits, bool negative, std::int64_t low,
+                                         std::int64_t high) {
+    if (digits.empty()) return std::nullopt;
     // Accumulated below zero, where the range is larger by one.
     std::int64_t value = 0;
-    for (const char c : text) {
+    for (const char c : digits) {
         if (c < '0' || c > '9') return std::nullopt;
         if (__builtin_mul_overflow(value, 10, &value) ||
             __builtin_sub_overflow(value, c - '0', &value))
@@ -140,11 +156,28 @@ bool valid_utf8(std::string_view text) {
     return true;
 }
 
+std::optional<std::int64_t> parse_binary_integer(KeyType type, std::string_view bytes) {
+    const std::size_t length = type == KeyType::int2 ? 2 : type == KeyType::int4 ? 4 : 8;
+    if (bytes.size() != length || family_of(type) != placement::KeyFamily::integer)
+        return std::nullopt;
+    std::uint64_t value = 0;
+    for (const char c : bytes)
+        value = value << 8 | static_cast<unsigned char>(c);
+    switch (type) {
+    case KeyType::int2: return static_cast<std::int16_t>(value);
+    case KeyType::int4: return static_cast<std::int32_t>(value);
+    default: return static_cast<std::int64_t>(value);
+    }
+}
+
 std::optional<Key> parse_key(KeyType type, std::string_view text) {
     switch (type) {
-    case KeyType::int2: return integer_key(text, INT16_MIN, INT16_MAX);
-    case KeyType::int4: return integer_key(text, INT32_MIN, INT32_MAX);
-    case KeyType::int8: return integer_key(text, INT64_MIN, INT64_MAX);
+    case KeyType::int2:
+    case KeyType::int4:
+    case KeyType::int8: {
+        const IntegerRange range = range_of(type);
+        return integer_key(parse_integer(text, range.low, range.high));
+    }
     case KeyType::uuid: {
         std::uint8_t bytes[16];
         if (!parse_uuid(text, bytes)) return std::nullopt;
@@ -152,12 +185,28 @@ std::optional<Key> parse_key(KeyType type, std::string_view text) {
     }
     case KeyType::text:
         if (!valid_utf8(text)) return std::nullopt;
-        return Key{placement::xxh3_64(text.data(), text.size())};
+        return bytes_key(text);
     case KeyType::bytea: {
         std::string bytes;
         if (!parse_bytea(text, bytes)) return std::nullopt;
-        return Key{placement::xxh3_64(bytes.data(), bytes.size())};
+        return bytes_key(bytes);
     }
+    }
+    return std::nullopt;
+}
+
+std::optional<Key> parse_binary_key(KeyType type, std::string_view bytes) {
+    switch (type) {
+    case KeyType::int2:
+    case KeyType::int4:
+    case KeyType::int8: return integer_key(parse_binary_integer(type, bytes));
+    case KeyType::uuid:
+        if (bytes.size() != 16) return std::nullopt;
+        return bytes_key(bytes);
+    case KeyType::text:
+        if (!valid_utf8(bytes)) return std::nullopt;
+        return bytes_key(bytes);
+    case KeyType::bytea: return bytes_key(bytes);
     }
     return std::nullopt;
 }

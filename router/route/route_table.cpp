@@ -43,6 +43,19 @@ std::optional<KeyType> key_type_of_oid(std::uint32_t type_oid) {
     }
 }
 
+std::optional<KeyType> key_type_of_array_oid(std::uint32_t array_type_oid) {
+    switch (array_type_oid) {
+    case oid::int2_array: return KeyType::int2;
+    case oid::int4_array: return KeyType::int4;
+    case oid::int8_array: return KeyType::int8;
+    case oid::uuid_array: return KeyType::uuid;
+    case oid::text_array:
+    case oid::varchar_array: return KeyType::text;
+    case oid::bytea_array: return KeyType::bytea;
+    default: return std::nullopt;
+    }
+}
+
 std::optional<std::uint16_t> Table::find_column(std::string_view column) const {
     for (std::size_t i = 0; i < columns.size(); ++i)
         if (columns[i].name == column) return static_cast<std::uint16_t>(i);

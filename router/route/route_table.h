@@ -134,13 +134,19 @@ class RouteTable {
 /// Key type of a column type's OID (int2, int4, int8, uuid, text, varchar, bytea).
 [[nodiscard]] std::optional<KeyType> key_type_of_oid(std::uint32_t type_oid);
 
+/// Key type of the elements of an array type's OID.
+[[nodiscard]] std::optional<KeyType> key_type_of_array_oid(std::uint32_t array_type_oid);
+
 /// OIDs of PostgreSQL's built-in types that the router knows by number (pg_type.dat; fixed for
 /// ever).
 namespace oid {
 inline constexpr std::uint32_t boolean = 16, bytea = 17, int8 = 20, int2 = 21, int4 = 23, text = 25,
                                oid = 26, float4 = 700, float8 = 701, varchar = 1043, date = 1082,
                                time = 1083, timestamp = 1114, timestamptz = 1184, interval = 1186,
-                               timetz = 1266, numeric = 1700, uuid = 2950;
+                               timetz = 1266, numeric = 1700, uuid = 2950, unknown = 705,
+                               bpchar = 1042, bytea_array = 1001, int2_array = 1005,
+                               int4_array = 1007, text_array = 1009, varchar_array = 1015,
+                               int8_array = 1016, uuid_array = 2951;
 /// Types from here on are made by users; their numbers differ between databases.
 inline constexpr std::uint32_t first_user = 16384;
 }  // namespace oid
