@@ -178,10 +178,9 @@ class KeyReader {
 
     const BoundParameter *bound_parameter() {
         if (source_->index >= values_.parameters.size()) {
-            refusal_ =
-                make_refusal(Code::R27, format("the shard key is parameter $%u, but only "
-                                               "%zu parameters were sent",
-                                               source_->index + 1U, values_.parameters.size()));
+            (void)refuse(format("%s is parameter $%u; parameters sent: %zu", key_name().c_str(),
+                                source_->index + 1U, values_.parameters.size()),
+                         "");
             return nullptr;
         }
         const BoundParameter &bound = values_.parameters[source_->index];

@@ -459,8 +459,8 @@ TEST(SingleShardPlan, MessagesNameValueTypeTableAndColumn) {
               "an element of parameter $1 is not a value of type uuid, for the shard key "
               "\"device_id\" of table public.device");
     EXPECT_EQ(message(run(facts({key(account, parameter, 2)}), "", {in_text("x")})),
-              "the shard key \"account_id\" of table public.account is parameter $3, but 1 "
-              "parameters were sent");
+              "the shard key \"account_id\" of table public.account is parameter $3; "
+              "parameters sent: 1");
     const Planned typed = run(facts({key(account, parameter)}), "", {in_text("5", oid::numeric)});
     EXPECT_EQ(message(typed), "parameter $1 has type numeric, which does not go with the shard key "
                               "\"account_id\" of table public.account");
