@@ -60,6 +60,14 @@ def lines(copied):
     return copied
 
 
+def same_columns(one, two):
+    if one == two or one is None or two is None:
+        return one == two
+    # A type modifier may come to be known, or not, by what a plan folds: custom and generic plans differ in it.
+    return len(one) == len(two) and all(a[:2] + a[3:] == b[:2] + b[3:] and (a[2] == b[2] or -1 in (a[2], b[2]))
+                                        for a, b in zip(one, two))
+
+
 def differs(got, expected, template=None):
     """What is different between two results; None if nothing that counts is."""
     if (got.error is None) != (expected.error is None):
@@ -68,7 +76,7 @@ def differs(got, expected, template=None):
         return None if got.error.sqlstate == expected.error.sqlstate else "SQLSTATE"
     if got.tag != expected.tag:
         return "command tag"
-    if got.fields != expected.fields:
+    if not same_columns(got.fields, expected.fields):
         return "columns"
     if template is not None and template.shape_only:
         return None
