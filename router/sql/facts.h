@@ -50,8 +50,9 @@ struct KeySource {
     };
     From from = From::literal;
     bool negative = false;     ///< of a number literal with a minus sign before it
-    std::uint16_t index = 0;   ///< from 0
-    std::uint32_t cast = 0;    ///< OID of the type it is cast to; 0: none, it takes the column's
+    std::uint32_t index = 0;   ///< from 0
+    std::uint32_t cast = 0;    ///< OID of the type it is cast to (of an array: its elements'); 0:
+                               ///< none, it takes the column's
     std::uint32_t table = 0;   ///< position in RouteTable::tables, whose key it is compared with
     std::uint32_t offset = 0;  ///< bytes from the statement's start, for messages; of the text
                                ///< that was analysed
@@ -65,6 +66,7 @@ struct Assignment {
 
 struct Facts {
     Action action = Action::query;
+    bool locks = false;   ///< FOR UPDATE / SHARE: locks rows
     bool writes = false;  ///< may change rows (data-modifying CTEs and EXPLAIN ANALYZE included)
     bool returns_rows = false;
     bool user_code = false;             ///< calls functions of users, declared in the catalog
