@@ -162,6 +162,17 @@ Task<bool> Backend::set_route_version(std::int32_t version, Millis deadline) {
     co_return true;
 }
 
+Task<bool> Backend::reset_session(Millis deadline) {
+    prepared_.clear();
+    unnamed_owner_ = 0;
+    applied_parameters_.reset();
+    append_query(out_, "DISCARD ALL");
+    append_query(out_, format("SET interlock.route_version = %d", route_version_));
+    if (co_await flush(deadline) != Io::ok) co_return false;
+    if (!co_await finish_round('I', deadline)) co_return false;
+    co_return co_await finish_round('I', deadline);
+}
+
 Task<void> Backend::cancel(Millis deadline) {
     if (cancel_key_) co_await request_cancel(loop_, cancel_key_, deadline);
 }

@@ -12,6 +12,7 @@
 #include "server/connector.h"
 #include "server/login.h"
 #include "server/prepared.h"
+#include "server/surroundings.h"
 #include "wire/frame.h"
 #include "wire/stream.h"
 
@@ -44,6 +45,11 @@ class Backend {
     /// Sets the session's route version unless it is already that one. False: close the backend.
     [[nodiscard]] Task<bool> set_route_version(std::int32_t version, Millis deadline);
 
+    /// Makes the session as it was when it was greeted, whatever code of users left in it:
+    /// settings, role, advisory locks, prepared statements, cursors, LISTEN, temporary tables,
+    /// sequence values. False: close the backend.
+    [[nodiscard]] Task<bool> reset_session(Millis deadline);
+
     /// Asks the server to cancel the running statement. A cancelled backend is never lent again.
     [[nodiscard]] Task<void> cancel(Millis deadline);
 
@@ -72,12 +78,17 @@ class Backend {
     // What of its session is set. Whoever changes the session's state keeps this true.
 
     [[nodiscard]] std::int32_t route_version() const { return route_version_; }
-    void greeted(std::int32_t route_version, std::shared_ptr<const LoginDefaults> defaults) {
+    void greeted(std::int32_t route_version, std::shared_ptr<const LoginDefaults> defaults,
+                 std::shared_ptr<const Surroundings> surroundings) {
         route_version_ = route_version;
         defaults_ = std::move(defaults);
+        surroundings_ = std::move(surroundings);
     }
     /// How its session began.
     [[nodiscard]] const std::shared_ptr<const LoginDefaults> &defaults() const { return defaults_; }
+
+    /// What else is in its database.
+    [[nodiscard]] const Surroundings &surroundings() const { return *surroundings_; }
 
     /// The client parameters in force, by identity; null: the login's defaults.
     [[nodiscard]] const std::shared_ptr<const void> &applied_parameters() const {
@@ -122,6 +133,7 @@ class Backend {
     Buffer out_;
     std::int32_t route_version_ = 0;
     std::shared_ptr<const LoginDefaults> defaults_;
+    std::shared_ptr<const Surroundings> surroundings_;
     std::shared_ptr<const void> applied_parameters_;
     PreparedRegistry prepared_;
     std::uint64_t unnamed_owner_ = 0;

@@ -144,15 +144,20 @@ std::string check_text_rules(const Backend &backend) {
 
 }  // namespace
 
-Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected, LoginProfile &login,
+Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
+                        std::shared_ptr<const Declared> declared, LoginProfile &login,
                         std::int32_t route_version, Millis deadline) {
     std::string problem = backend.takeover_problem();
     if (problem.empty()) problem = check_text_rules(backend);
     if (!problem.empty()) co_return problem;
-    Results results =
-        co_await query(backend, identity_query(route_version) + "; " + settings_query(), deadline);
+    // The settings are read before jit is turned off: for the next query only, whose cost is
+    // overestimated with many tables.
+    Results results = co_await query(backend,
+                                     identity_query(route_version) + "; " + settings_query() +
+                                         "; SET LOCAL jit = off; " + declared->query,
+                                     deadline);
     if (!results.problem.empty()) co_return std::move(results.problem);
-    if (results.statements.size() != 2 || results.statements[0].size() != 1 ||
+    if (results.statements.size() != 3 || results.statements[0].size() != 1 ||
         results.statements[0][0].size() != 6)
         co_return "the greeting was not answered by one row";
     problem = check_identity(results.statements[0][0], expected, route_version);
@@ -168,9 +173,13 @@ Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected, Logi
         if (values[i].size() != 1) co_return "the greeting was not answered by all settings";
         begun->settings.emplace_back(compared_settings()[i], values[i][0]);
     }
+    auto surroundings = std::make_shared<Surroundings>(std::move(declared));
+    for (const Row &row : results.statements[2])
+        if (!surroundings->take(row)) co_return "the greeting was not answered by surroundings";
     std::shared_ptr<const LoginDefaults> defaults = std::move(begun);
     problem = login.accept(expected.shard, defaults);
-    if (problem.empty()) backend.greeted(route_version, std::move(defaults));
+    if (problem.empty())
+        backend.greeted(route_version, std::move(defaults), std::move(surroundings));
     co_return problem;
 }
 

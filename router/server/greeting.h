@@ -4,6 +4,7 @@
 
 #include "server/backend.h"
 #include "server/login.h"
+#include "server/surroundings.h"
 
 #include <cstdint>
 #include <string>
@@ -18,10 +19,11 @@ struct ExpectedIdentity {
 
 /// Loads the extension in the session, sets the route version and proves: cluster, shard, floor,
 /// not a restored copy, not a standby, built-in names first in the search path, UTF-8, standard
-/// strings, sessions of the login that begin as on the other shards. One round trip, which also
-/// proves that libpq holds no bytes back. Empty when all is well, else what is wrong.
+/// strings, sessions of the login that begin as on the other shards. Learns the surroundings of
+/// what is `declared`. One round trip, which also proves that libpq holds no bytes back. Empty when
+/// all is well, else what is wrong.
 [[nodiscard]] Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
-                                      LoginProfile &login, std::int32_t route_version,
-                                      Millis deadline);
+                                      std::shared_ptr<const Declared> declared, LoginProfile &login,
+                                      std::int32_t route_version, Millis deadline);
 
 }  // namespace interlock

@@ -14,6 +14,7 @@ constexpr Millis backoff_first = 250;
 constexpr Millis backoff_cap = 5000;
 constexpr std::size_t connecting_at_once = 2;
 constexpr Millis ping_timeout = 1000;  // an idle connection that is silent longer is given up
+constexpr Millis cleaning_timeout = 5000;
 constexpr std::size_t idle_frame_limit = 64 * 1024;
 constexpr const char *retired_reason = "the shard's connection settings have just changed";
 
@@ -62,6 +63,13 @@ void Lease::release() {
     pool_->take_back(std::move(backend_));
 }
 
+void Lease::release_after_reset() {
+    if (!backend_) return;
+    --pool_->lent_;
+    ++pool_->cleaning_;
+    spawn(pool_->clean(std::move(backend_)));
+}
+
 void Lease::discard() {
     if (!backend_) return;
     --pool_->lent_;
@@ -80,9 +88,9 @@ PoolCounters &PoolCounters::operator+=(const PoolCounters &other) {
 }
 
 Pool::Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo,
-           std::shared_ptr<LoginProfile> login)
+           std::shared_ptr<LoginProfile> login, std::shared_ptr<const Declared> declared)
     : loop_(loop), settings_(settings), identity_(std::move(identity)),
-      conninfo_(std::move(conninfo)), login_(std::move(login)) {}
+      conninfo_(std::move(conninfo)), login_(std::move(login)), declared_(std::move(declared)) {}
 
 PoolCounters Pool::counters() const {
     return {idle_.size(), lent_ + cleaning_, waiting_.size(), created_, destroyed_};
@@ -192,7 +200,8 @@ Task<void> Pool::connect_one() {
             backend->watch_idle(
                 [](void *pool, Backend *idle) { static_cast<Pool *>(pool)->became_readable(idle); },
                 this);
-            failure = co_await greet(*backend, identity_, *login_, newest_route_version_, deadline);
+            failure = co_await greet(*backend, identity_, declared_, *login_, newest_route_version_,
+                                     deadline);
         }
     }
     --connecting_;
@@ -264,6 +273,19 @@ void Pool::take_back(std::unique_ptr<Backend> backend) {
         hand_out(std::move(backend));
     else
         destroyed(std::move(backend));
+}
+
+Task<void> Pool::clean(std::unique_ptr<Backend> backend) {
+    const auto self = shared_from_this();  // the pool may be dropped meanwhile
+    const bool cleaned = co_await backend->reset_session(loop_.now() + cleaning_timeout);
+    --cleaning_;
+    if (cleaned) {
+        take_back(std::move(backend));
+    } else {
+        log_debug("connection %d to shard %s could not be cleaned and is closed", backend->pid(),
+                  identity_.shard.c_str());
+        destroyed(std::move(backend));
+    }
 }
 
 void Pool::destroyed(std::unique_ptr<Backend> backend) {

@@ -38,6 +38,9 @@ class Lease {
     /// Gives the backend back for the next borrower. Only for one that is idle ('I') and whose
     /// exchange was read to its end.
     void release();
+    /// The same for one that may have run code of users, which can leave anything in the session:
+    /// it is cleaned before anyone else gets it, without the caller waiting for that.
+    void release_after_reset();
     /// Ends the connection; the server rolls back whatever was open.
     void discard();
 
@@ -61,7 +64,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
     /// `settings` must outlive the pool; it is read at each use, so a reload takes effect at once.
     /// `login` is shared by the login's pools on all shards.
     Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo,
-         std::shared_ptr<LoginProfile> login);
+         std::shared_ptr<LoginProfile> login, std::shared_ptr<const Declared> declared);
+
+    /// Backends that were greeted with other declarations are not lent any more.
+    void use(std::shared_ptr<const Declared> declared) { declared_ = std::move(declared); }
 
     /// A backend at once, if there is nothing to wait for: the most recently used idle one, which
     /// needs no proof of life and works under `route_version` already. Else nothing: acquire().
@@ -98,9 +104,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
         std::unique_ptr<Backend> backend;
         std::string failure;
     };
-    /// Began its session as the login's sessions begin now.
+    /// Began its session as the login's sessions begin now, and knows the surroundings of what is
+    /// declared now.
     [[nodiscard]] bool current(const Backend &backend) const {
-        return backend.defaults() == login_->defaults();
+        return backend.defaults() == login_->defaults() &&
+               backend.surroundings().declared() == declared_;
     }
     [[nodiscard]] bool needs_proof(const Backend &backend) const {
         return settings_.idle_check > 0 && loop_.now() - backend.idle_since > settings_.idle_check;
@@ -116,6 +124,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
         return Lease(*this, std::move(backend));
     }
     void take_back(std::unique_ptr<Backend> backend);
+    [[nodiscard]] Task<void> clean(std::unique_ptr<Backend> backend);
     void destroyed(std::unique_ptr<Backend> backend);
     void connect_if_needed();
     [[nodiscard]] Task<void> connect_one();
@@ -135,6 +144,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     ExpectedIdentity identity_;
     std::string conninfo_;
     std::shared_ptr<LoginProfile> login_;
+    std::shared_ptr<const Declared> declared_;
     std::vector<std::unique_ptr<Backend>> idle_;  ///< the most recently used last
     std::list<Waiting *> waiting_;                ///< in order of arrival
     std::size_t lent_ = 0;

@@ -65,18 +65,21 @@ bool Pools::in_force(const RouteTable &table, const Shard &shard) const {
 std::shared_ptr<Pool> Pools::make_pool(const RouteTable &table, const Shard &shard,
                                        const std::shared_ptr<LoginProfile> &profile) {
     return std::make_shared<Pool>(loop_, settings_, ExpectedIdentity{table.cluster_id, shard.name},
-                                  shard.conninfo, profile);
+                                  shard.conninfo, profile, declared_);
 }
 
 void Pools::use(std::shared_ptr<const RouteTable> table) {
     table_ = std::move(table);
+    declared_ = Declared::of(*table_, declared_);
     for (auto &[login, of_login] : logins_) {
         std::erase_if(of_login.pools, [&](const auto &entry) {
             Pool &pool = *entry.second;
             const Shard *shard = find_shard(*table_, pool.shard());
             if (shard != nullptr && shard->conninfo == pool.conninfo() &&
-                pool.identity().cluster_id == table_->cluster_id)
+                pool.identity().cluster_id == table_->cluster_id) {
+                pool.use(declared_);
                 return false;
+            }
             pool.retire();
             return true;
         });

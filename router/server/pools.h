@@ -87,6 +87,7 @@ class Pools {
     Loop &loop_;
     const Settings &settings_;
     std::shared_ptr<const RouteTable> table_;
+    std::shared_ptr<const Declared> declared_;
     std::map<std::string, OfLogin> logins_;
     bool retired_ = false;
 };

@@ -145,7 +145,7 @@ Task<Reply> Session::commit() {
         }
         const bool over = end.transaction == 'I' && !end.cancelled;
         if (over)
-            pinned_.release();
+            give_back(pinned_, user_code_);
         else
             pinned_.discard();
         // COMMIT ends a transaction whatever it answers; if a deferred check fails, by rolling
@@ -191,6 +191,14 @@ Task<void> Session::give_back_rolled_back() {
     Lease lease = std::move(pinned_);
     if (lease->out().empty() &&  // else a frame was sent in part, and nothing can follow it
         co_await lease->command("ROLLBACK", 'I', worker_.loop().now() + rollback_timeout))
+        give_back(lease, user_code_);
+}
+
+// Triggers and the like may have left something in the session that the next client must not meet.
+void Session::give_back(Lease &lease, bool user_code) {
+    if (user_code)
+        lease.release_after_reset();
+    else
         lease.release();
 }
 
@@ -279,11 +287,14 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
         } else {
             pinned_ = std::move(*lent);
             pinned_shard_ = shard;
+            user_code_ = false;
         }
     }
     Lease &lease = autocommit ? own : pinned_;
     answer.shard = shard_name;
     answer.pid = lease->pid();
+    const bool user_code = lease->surroundings().runs_user_code(*statement->table);
+    user_code_ = user_code_ || (user_code && !autocommit);
     const bool opens = first && !autocommit;
     if (opens) append_step(lease->out(), "BEGIN");
     append_statement(lease->out(), *statement, parameters);
@@ -309,12 +320,12 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
         const bool usable = end.end == AnswerEnd::error && !end.cancelled && !end.error.fatal;
         if (!usable) lease.discard();
         if (autocommit) {
-            if (usable && end.transaction == 'I') own.release();
+            if (usable && end.transaction == 'I') give_back(own, user_code);
         } else {
             co_await fail_transaction();
         }
     } else if (autocommit) {
-        own.release();
+        give_back(own, user_code);
     }
     answer.transaction = transaction_;
     co_return answer;

@@ -64,6 +64,7 @@ class Session {
     [[nodiscard]] Task<void> fail_transaction();
     [[nodiscard]] Task<void> give_back_rolled_back();
     void leave_transaction();
+    void give_back(Lease &lease, bool user_code);
     [[nodiscard]] Reply refuse_failed(Reply answer, const char *message);
     [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
 
@@ -71,6 +72,7 @@ class Session {
     Transaction transaction_ = Transaction::none;
     std::shared_ptr<const Routes> snapshot_;  ///< of the transaction in progress
     Lease pinned_;
+    bool user_code_ = false;  ///< may have run in the pinned session, and left something there
     ShardIndex pinned_shard_ = 0;
     struct Lost {
         Refusal refusal;

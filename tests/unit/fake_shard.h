@@ -115,6 +115,8 @@ class FakeShard {
     std::map<std::string, std::string, std::less<>> identity;
     /// Settings a session begins with, of those that are asked for; others are empty.
     std::map<std::string, std::string, std::less<>> settings;
+    /// Rows of the greeting's last part: kind, schema, name, detail.
+    std::vector<std::vector<std::string>> surroundings;
     /// What to do with a statement; nothing for the usual answer.
     std::function<std::optional<Behaviour>(std::string_view sql)> script;
     /// All statements that arrived, greetings left out.
@@ -255,6 +257,14 @@ class FakeShard {
             ++greetings;
             self.out.append(row_frames(greeting(sql)) + complete_frame("SELECT 1"));
             self.out.append(begun_settings());
+            self.out.append(complete_frame("SET"));
+            self.out.append(
+                row_frames({"", "", "", ""}).substr(0, row_frames({"", "", "", ""}).find('D')));
+            for (const auto &row : surroundings) {
+                const std::string frames = row_frames(row);
+                self.out.append(frames.substr(frames.find('D')));
+            }
+            self.out.append(complete_frame("SELECT"));
             co_return true;
         }
         statements.push_back(sql);
