@@ -112,6 +112,9 @@ Mark integer_mark(std::string_view digits) {
     return fits(largest_int4) ? mark_int4 : fits(largest_int8) ? mark_int8 : mark_huge;
 }
 
+/// Storage beyond this is given back when it is not needed.
+constexpr std::size_t kept_capacity = std::size_t{64} * 1024;
+
 class Lexer {
   public:
     Lexer(std::string_view text, Shape &out)
@@ -436,6 +439,8 @@ class Lexer {
 }  // namespace
 
 void make_shape(std::string_view text, Shape &out) {
+    // A rare large statement does not hold its memory for ever.
+    if (text.size() < kept_capacity && out.text.capacity() > kept_capacity) out = {};
     out.clear();
     Lexer(text, out).run();
 }

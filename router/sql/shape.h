@@ -48,7 +48,7 @@ struct Shape {
     }
 };
 
-/// Fills `out` from `text`. Linear in the text; keeps out's storage.
+/// Fills `out` from `text`. Linear in the text; keeps out's storage unless that is very large.
 void make_shape(std::string_view text, Shape &out);
 
 /// The value a string literal spells, or a number's digits. Points into `text` where it can, else

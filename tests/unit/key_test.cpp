@@ -17,6 +17,12 @@ std::optional<std::int64_t> hash_of(KeyType type, std::string_view text) {
     return key->hash;
 }
 
+std::optional<std::int64_t> binary_hash_of(KeyType type, std::string_view value) {
+    const auto key = parse_binary_key(type, value);
+    if (!key) return std::nullopt;
+    return key->hash;
+}
+
 std::int64_t integer(std::int64_t value) {
     return placement::splitmix64(value);
 }
@@ -159,6 +165,63 @@ TEST(ByteaKey, WhatPostgresRefusesOrWouldConvertIsRefused) {
                              "\\400", "\\18a", "\\08", "\\X61", "\\a", "\xC3\xA9", "\\x\xC3"})
         EXPECT_FALSE(hash_of(KeyType::bytea, text)) << testing::PrintToString(text);
     EXPECT_FALSE(hash_of(KeyType::bytea, std::string_view("a\0", 2)));
+}
+
+TEST(BinaryKey, IntegersAreBigEndianOfTheirTypesLength) {
+    using namespace std::string_view_literals;
+    EXPECT_EQ(binary_hash_of(KeyType::int2, "\x01\x02"sv), integer(258));
+    EXPECT_EQ(binary_hash_of(KeyType::int2, "\xFF\xFE"sv), integer(-2));
+    EXPECT_EQ(binary_hash_of(KeyType::int2, "\x80\0"sv), integer(INT16_MIN));
+    EXPECT_EQ(binary_hash_of(KeyType::int4, "\0\0\x01\x02"sv), integer(258));
+    EXPECT_EQ(binary_hash_of(KeyType::int4, "\0\0\xFF\xFE"sv), integer(65534));
+    EXPECT_EQ(binary_hash_of(KeyType::int4, "\xFF\xFF\xFF\xFE"sv), integer(-2));
+    EXPECT_EQ(binary_hash_of(KeyType::int4, "\x7F\xFF\xFF\xFF"sv), integer(INT32_MAX));
+    EXPECT_EQ(binary_hash_of(KeyType::int8, "\0\0\0\0\xFF\xFF\xFF\xFE"sv), integer(4294967294));
+    EXPECT_EQ(binary_hash_of(KeyType::int8, "\x80\0\0\0\0\0\0\0"sv), integer(INT64_MIN));
+    EXPECT_EQ(binary_hash_of(KeyType::int8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"sv), integer(-1));
+    EXPECT_EQ(binary_hash_of(KeyType::int8, "\x01\x02\x03\x04\x05\x06\x07\x08"sv),
+              integer(0x0102030405060708));
+    const std::string zeros(16, '\0');
+    for (std::size_t length = 0; length <= 16; ++length) {
+        const std::string_view value = std::string_view(zeros).substr(0, length);
+        EXPECT_EQ(binary_hash_of(KeyType::int2, value).has_value(), length == 2) << length;
+        EXPECT_EQ(binary_hash_of(KeyType::int4, value).has_value(), length == 4) << length;
+        EXPECT_EQ(binary_hash_of(KeyType::int8, value).has_value(), length == 8) << length;
+        EXPECT_EQ(binary_hash_of(KeyType::uuid, value).has_value(), length == 16) << length;
+    }
+    EXPECT_FALSE(parse_binary_integer(KeyType::uuid, "\0\0\0\0\0\0\0\0"sv));
+}
+
+TEST(BinaryKey, TheOtherTypesAreTheirBytes) {
+    const std::string uuid("\xA0\xEE\xBC\x99\x9C\x0B\x4E\xF8\xBB\x6D\x6B\xB9\xBD\x38\x0A\x11", 16);
+    EXPECT_EQ(binary_hash_of(KeyType::uuid, uuid),
+              hash_of(KeyType::uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"));
+    EXPECT_FALSE(binary_hash_of(KeyType::uuid, uuid + "x"));
+    EXPECT_EQ(binary_hash_of(KeyType::text, ""), bytes(""));
+    EXPECT_EQ(binary_hash_of(KeyType::text, "straße"), hash_of(KeyType::text, "straße"));
+    EXPECT_FALSE(binary_hash_of(KeyType::text, "\xE9"));
+    EXPECT_FALSE(binary_hash_of(KeyType::text, std::string_view("a\0", 2)));
+    EXPECT_EQ(binary_hash_of(KeyType::bytea, "\\x61"), bytes("\\x61"));
+    EXPECT_EQ(binary_hash_of(KeyType::bytea, std::string_view("\0\xFF", 2)),
+              hash_of(KeyType::bytea, "\\x00ff"));
+}
+
+TEST(ParseInteger, ReadsDigitsBehindASign) {
+    EXPECT_EQ(parse_digits("5", false, INT64_MIN, INT64_MAX), 5);
+    EXPECT_EQ(parse_digits("5", true, INT64_MIN, INT64_MAX), -5);
+    EXPECT_EQ(parse_digits("9223372036854775808", true, INT64_MIN, INT64_MAX), INT64_MIN);
+    EXPECT_FALSE(parse_digits("9223372036854775808", false, INT64_MIN, INT64_MAX));
+    EXPECT_FALSE(parse_digits("9223372036854775809", true, INT64_MIN, INT64_MAX));
+    for (const char *text : {"", "-5", "+5", " 5", "5a", "5."})
+        EXPECT_FALSE(parse_digits(text, false, INT64_MIN, INT64_MAX)) << text;
+}
+
+TEST(ParseInteger, RangesAreThoseOfTheTypes) {
+    EXPECT_TRUE(range_of(KeyType::int2).holds(32767) && !range_of(KeyType::int2).holds(32768));
+    EXPECT_TRUE(range_of(KeyType::int2).holds(-32768) && !range_of(KeyType::int2).holds(-32769));
+    EXPECT_TRUE(range_of(KeyType::int4).holds(INT32_MAX));
+    EXPECT_FALSE(range_of(KeyType::int4).holds(std::int64_t{INT32_MAX} + 1));
+    EXPECT_TRUE(range_of(KeyType::int8).holds(INT64_MIN));
 }
 
 TEST(ParseInteger, KeepsToTheRangeGiven) {
