@@ -3,6 +3,7 @@
 #include "base/command_line.h"
 #include "base/log.h"
 #include "route/catalog_watcher.h"
+#include "session/client_auth.h"
 #include "session/line_client.h"
 #include "session/listener.h"
 #include "session/worker.h"
@@ -72,6 +73,15 @@ class Server {
         // Before any thread is started, so that all of them inherit it.
         ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
         signals_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+
+        if (!worker_.settings().pg_listen.empty()) {
+            auto client_auth = ClientAuth::create(loop_, worker_.settings());
+            if (!client_auth) {
+                log_error("%s", client_auth.error().c_str());
+                return false;
+            }
+            worker_.client_auth = std::move(*client_auth);
+        }
 
         auto listener =
             Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
@@ -172,6 +182,7 @@ class Server {
         keep_restart_settings(worker_.settings(), fresh);
         worker_.replace_settings(fitted(std::move(fresh)));
         apply_log_level(worker_.settings());
+        if (worker_.client_auth) worker_.client_auth->reload(worker_.settings());
         watcher_->set_intervals(worker_.settings().catalog_poll_interval,
                                 worker_.settings().catalog_timeout);
         log_info("configuration reloaded");

@@ -50,6 +50,8 @@ struct CatalogState {
     std::string error;
 };
 
+class ClientAuth;
+
 class Worker {
   public:
     Worker(Loop &loop, Settings settings);
@@ -81,6 +83,8 @@ class Worker {
     void stop_soon(std::function<void()> finished);
     [[nodiscard]] bool stopping() const { return stopping_; }
 
+    /// Rules for logging in to the PostgreSQL listener; null when there is none.
+    std::shared_ptr<ClientAuth> client_auth;
     /// Connections of the PostgreSQL listener: logged in or about to prove who they are; and all
     /// that have not logged in yet. open_connection() keeps these counts.
     std::size_t pg_clients = 0;
