@@ -49,8 +49,7 @@ def routing(topic, test):
 
 MUTANTS = [
     Mutant("wrong-bucket", "autocommit routing", "router/plan/plan.cpp",
-           "const std::int32_t bucket = keyspace.bucket_of(*key);",
-           "const std::int32_t bucket = (keyspace.bucket_of(*key) + 1) % keyspace.buckets;",
+           "keyspace.bucket_of(*key)", "(keyspace.bucket_of(*key) + 1) % keyspace.buckets",
            (routing("statements", "test_forty_rows_inserted_through_the_router_land_twenty_and_twenty_and_none_misplaced"),)),
     Mutant("backend-for-nothing", "autocommit routing: an empty transaction uses no backend",
            "router/session/session.cpp",
@@ -64,7 +63,7 @@ MUTANTS = [
            "if (construct_refused(text, *tokens, refusal) || first_word_refused(text, *tokens, refusal))",
            (routing("refusals", "test_the_order_of_the_checks_decides_the_code"),)),
     Mutant("in-list-unchecked", "IN list", "router/plan/plan.cpp",
-           "} else if (*shard != owner) {", "} else if (false) {",
+           "else if (target->shard != found.shard)", "else if (false)",
            (routing("statements", "test_an_in_list_on_one_shard_answers_and_across_shards_is_refused"),)),
     Mutant("no-begin", "same-shard transfer", "router/session/session.cpp",
            "const bool opens = first && !autocommit;", "const bool opens = false;",

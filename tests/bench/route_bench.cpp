@@ -3,12 +3,15 @@
 //   decision_ns   from a parsed request to the shard: shape-cache hit and plan(), per key type
 //   request_ns    the same from the bytes of a request line (URL decoding included)
 //   analysis_ns   the first analysis of a shape
+//   shape_ns      single-shard profile: the shape of a text alone
+//   single_shard_ns  the same from a text and its parameters to the shard: shape, cache hit, plan()
 //   build_ms      RouteTable::build() for 65,536 buckets on 256 shards and 20 tables of 31 columns
 //   memory_bytes  what that table says it holds; heap_bytes what the allocator says
 //
 // Each figure is CPU time, the median over batches, with the fastest batch beside it: other
 // programs on the machine can only make a batch slower. route_bench [--quick]
 #include "../unit/fixtures.h"
+#include "plan/single_shard.h"
 #include "session/line_format.h"
 #include "sql/shape_cache.h"
 
@@ -158,6 +161,146 @@ void decisions(const std::vector<Workload> &all) {
     std::printf("  },\n");
 }
 
+/// A statement of the single-shard profile, and what its analysis would say of its keys.
+struct Text {
+    const char *name;
+    std::string first;   ///< before the literals' values
+    std::string second;  ///< behind them
+    std::vector<sql::KeySource> keys;
+    std::vector<std::string> literals;  ///< many, put between first and second
+    std::vector<std::string> parameters;
+    bool binary = false;
+    std::uint32_t type = 0;
+};
+
+sql::KeySource key(sql::KeySource::From from, std::uint32_t table, std::uint16_t index = 0) {
+    sql::KeySource source;
+    source.from = from;
+    source.table = table;
+    source.index = index;
+    return source;
+}
+
+std::vector<Text> texts() {
+    using From = sql::KeySource::From;
+    std::mt19937_64 random(2);
+    std::vector<Text> all = {
+        {"literal",
+         "SELECT balance FROM account WHERE account_id = ",
+         ";",
+         {key(From::literal, 0)},
+         {},
+         {}},
+        {"update",
+         "UPDATE account SET balance = balance + -1234 WHERE account_id = ",
+         ";",
+         {key(From::literal, 0, 1)},
+         {},
+         {}},
+        {"insert",
+         "INSERT INTO account (account_id, owner, balance, version) VALUES (",
+         ", 'somebody', 100, 1)",
+         {key(From::literal, 0)},
+         {},
+         {}},
+        {"parameter_text",
+         "SELECT balance FROM account WHERE account_id = $1",
+         "",
+         {key(From::parameter, 0)},
+         {},
+         {}},
+        {"parameter_binary",
+         "SELECT balance FROM account WHERE account_id = $1",
+         "",
+         {key(From::parameter, 0)},
+         {},
+         {},
+         true,
+         oid::int8},
+        {"uuid",
+         "SELECT label FROM device WHERE device_id = ",
+         "",
+         {key(From::literal, 1)},
+         {},
+         {}},
+        {"in_10", "SELECT balance FROM account WHERE account_id IN (", ")", {}, {}, {}},
+        {"array_10",
+         "SELECT balance FROM account WHERE account_id = ANY ($1)",
+         "",
+         {key(From::array, 0)},
+         {},
+         {}}};
+    for (std::uint16_t i = 0; i < 10; ++i)
+        all[6].keys.push_back(key(From::literal, 0, i));
+    for (int i = 0; i < 4096; ++i) {
+        // Of one shape: integers that fit int4.
+        const std::string number = std::to_string(1 + random() % 2000000000);
+        for (Text *text : {&all[0], &all[1], &all[2]})
+            text->literals.push_back(number);
+        all[3].parameters.push_back(number);
+        all[4].parameters.emplace_back();
+        for (int byte = 0; byte < 8; ++byte)
+            all[4].parameters.back() += static_cast<char>(random());
+        all[5].literals.push_back("'" + uuid_text(random) + "'");
+        std::string list = number;
+        for (int k = 1; k < 10; ++k)
+            list += ", " + number;
+        all[6].literals.push_back(list);
+        all[7].parameters.push_back("{" + list + "}");
+    }
+    return all;
+}
+
+void single_shard() {
+    const auto routes = test::reference_table();
+    const std::vector<Text> all = texts();
+    sql::FactsCache cache;
+    sql::Shape shape;
+    const auto keep = [&](const std::string &text, const std::vector<sql::KeySource> &keys) {
+        auto facts = std::make_shared<sql::Facts>();
+        facts->keys = keys;
+        sql::make_shape(text, shape);
+        cache.insert(shape.text, routes, std::move(facts), 1);
+    };
+    for (int i = 0; i < 500; ++i)
+        keep("SELECT * FROM account WHERE a" + std::to_string(i) + "b = 1", {});
+    std::vector<std::vector<std::string>> made;
+    for (const Text &text : all) {
+        made.emplace_back();
+        for (std::size_t i = 0; i < 4096; ++i)
+            made.back().push_back(text.first + (text.literals.empty() ? "" : text.literals[i]) +
+                                  text.second);
+        keep(made.back().front(), text.keys);
+    }
+
+    std::printf("  \"shape_ns\": {\n");
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        const Figure figure = measure(100000, [&](std::size_t i) {
+            sql::make_shape(made[at][i % 4096], shape);
+            checksum += shape.text.size();
+        });
+        print(all[at].name, figure, at + 1 == all.size() ? "" : ",");
+    }
+    std::printf("  },\n  \"single_shard_ns\": {\n");
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        const Text &text = all[at];
+        BoundParameter parameter{{}, text.binary, text.type};
+        const Figure figure = measure(100000, [&](std::size_t i) {
+            const std::string &sql = made[at][i % 4096];
+            if (!text.parameters.empty()) parameter.bytes = text.parameters[i % 4096];
+            sql::make_shape(sql, shape);
+            const auto facts = cache.find(shape.text, routes, 1);
+            if (!facts) fail("the cache forgot a shape");
+            const auto target = plan(*facts, {sql, shape.literals, {&parameter, 1}, true}, *routes);
+            if (!target) fail(target.error().message.c_str());
+            if (!*target) fail("no key");
+            checksum += (*target)->shard + 1U;
+        });
+        print(text.name, figure, at + 1 == all.size() ? "" : ",");
+    }
+    std::printf("  },\n");
+}
+
 void large_table() {
     CatalogRows rows;
     rows.cluster_id = "6ae3c2f0-0000-4000-8000-000000000001";
@@ -198,6 +341,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && std::strcmp(argv[1], "--quick") == 0) batches = 9;
     std::printf("{\n");
     decisions(workloads());
+    single_shard();
     large_table();
     std::printf("}\n");
     return checksum == 0 ? 1 : 0;

@@ -44,6 +44,9 @@ TARGETS = {
     **{f"route decision, {key} key, ns": (
         "route", lambda r, key=key: r["decision_ns"][key]["median"], "< 500", lambda v: v < 500)
        for key in ("bigint", "uuid", "text")},
+    **{f"single-shard: shape, cache hit and plan, {text}, ns": (
+        "route", lambda r, text=text: r["single_shard_ns"][text]["median"], "< 1000", lambda v: v < 1000)
+       for text in ("literal", "update", "insert", "parameter_text", "parameter_binary", "uuid")},
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (
