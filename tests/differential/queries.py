@@ -138,7 +138,7 @@ class Queries(Writer):
                 item = "LATERAL " + item
             else:
                 item, source, needs = self.relation(scope, depth)
-            before = list(scope.sources)
+            before = scope.sources[scope.since_comma:]  # what an ON may name
             scope.sources.append(source)
             if not number:
                 text = item
@@ -174,6 +174,8 @@ class Queries(Writer):
             return f"{pair[0]} {self.pick('=', '=', '=', '=', '=', '=', '<=', 'IS NOT DISTINCT FROM') if self.border else '='} {pair[1]}"
 
         if kind < 0.22:  # comma
+            scope.since_comma = len(scope.sources) - 1
+            links = self.linked(source, scope.sources[:-1]) if source.table else []
             where = [] if not needs else [link() if links and self.chance(0.6) else self.pin(scope, source)]
             return f", {item}", where
         extra = f" AND {self.condition(both)}" if self.chance(0.3) else ""

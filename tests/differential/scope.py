@@ -35,7 +35,7 @@ class Source:
 class Scope:
     sources: list = field(default_factory=list)
     outer: object = None
-    qualify: bool = True
+    since_comma: int = 0        # the relations from here on are joined to each other
 
     def aliases(self):
         return {source.alias for source in self.sources}
