@@ -1,7 +1,9 @@
 // Fuzz target: the first byte picks a key type, the rest is a spelling. What parse_key() makes of
-// it must be what a second reading, written after PostgreSQL's input functions, makes of it.
+// it must be what a second reading, written after PostgreSQL's input functions, makes of it. The
+// same bytes are taken for a value in binary format, and for arrays in both formats.
 #include "check.h"
 #include "route/key.h"
+#include "route/key_array.h"
 
 #include <array>
 #include <charconv>
@@ -10,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -144,12 +147,71 @@ std::optional<std::int64_t> reference(KeyType type, std::string_view text) {
     return std::nullopt;
 }
 
+std::optional<std::int64_t> reference_binary(KeyType type, std::string_view bytes) {
+    if (family_of(type) == placement::KeyFamily::integer) {
+        const std::size_t length = type == KeyType::int2 ? 2 : type == KeyType::int4 ? 4 : 8;
+        if (bytes.size() != length) return std::nullopt;
+        std::int64_t value = static_cast<signed char>(bytes[0]);
+        for (const char c : bytes.substr(1))
+            value = value * 256 + static_cast<unsigned char>(c);
+        return hashed(std::optional(value));
+    }
+    if (type == KeyType::uuid && bytes.size() != 16) return std::nullopt;
+    if (type == KeyType::text && !reference_utf8(bytes)) return std::nullopt;
+    return hashed(std::optional(std::string(bytes)));
+}
+
+using Elements = std::vector<std::optional<std::string>>;
+
+template <typename Array>
+std::optional<Elements> elements_of(Array array) {
+    Elements elements;
+    for (std::string_view element;;) {
+        switch (array.next(element)) {
+        case ArrayStep::element: elements.emplace_back(element); break;
+        case ArrayStep::null: elements.emplace_back(); break;
+        case ArrayStep::end: return elements;
+        case ArrayStep::malformed: return std::nullopt;
+        }
+    }
+}
+
+/// As array_out() may write it: every element quoted.
+std::string spelled_array(const Elements &elements) {
+    std::string text = "{";
+    for (const auto &element : elements) {
+        if (text.size() > 1) text += ',';
+        if (!element) {
+            text += "NULL";
+            continue;
+        }
+        text += '"';
+        for (const char c : *element) {
+            if (c == '"' || c == '\\') text += '\\';
+            text += c;
+        }
+        text += '"';
+    }
+    return text + "}";
+}
+
+void check_arrays(std::string_view bytes) {
+    for (const auto &elements : {elements_of(TextArray(bytes)), elements_of(BinaryArray(bytes))})
+        if (elements) HOLDS(elements_of(TextArray(spelled_array(*elements))) == elements);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size) {
     if (size == 0) return 0;
     const auto type = static_cast<KeyType>(data[0] % 6);
     const std::string_view text(reinterpret_cast<const char *>(data) + 1, size - 1);
+    check_arrays(text);
+    const auto binary = parse_binary_key(type, text);
+    const auto expected_binary = reference_binary(type, text);
+    HOLDS(binary.has_value() == expected_binary.has_value());
+    if (binary) HOLDS(binary->hash == *expected_binary);
+
     const auto key = parse_key(type, text);
     const auto expected = reference(type, text);
     HOLDS(key.has_value() == expected.has_value());

@@ -290,10 +290,26 @@ TEST(LiteralValue, OfEscapeStringsIsDecoded) {
 }
 
 TEST(LiteralValue, OfWhatPostgresRefusesOrReadsByItsOwnEncodingIsNone) {
-    for (const char *text :
-         {"E'\\0'", "E'\\000'", "E'\\400'", "E'\\x0'", "E'\\200'", "E'\\777'", "E'\\xe9'", "E'\\u'",
-          "E'\\u004'", "E'\\u004g'", "E'\\u0000'", "E'\\U00110000'", "E'\\uD83D'", "E'\\uD83D\\n'",
-          "E'\\uD83Dx'", "E'\\uDE00\\uD83D'", "E'\\uD83D\\uD83D'", "E'\\UFFFFFFFF'", "E'a\\v'"})
+    for (const char *text : {"E'\\0'",
+                             "E'\\000'",
+                             "E'\\400'",
+                             "E'\\x0'",
+                             "E'\\200'",
+                             "E'\\777'",
+                             "E'\\xe9'",
+                             "E'\\u'",
+                             "E'\\u004'",
+                             "E'\\u004g'",
+                             "E'\\u0000'",
+                             "E'\\U00110000'",
+                             "E'\\uD83D'",
+                             "E'\\uD83D\\n'",
+                             "E'\\uD83Dx'",
+                             "E'\\uDE00'",
+                             "E'\\uDE00\\uD83D'",
+                             "E'\\uD83D\\uD83D'",
+                             "E'\\UFFFFFFFF'",
+                             "E'a\\v'"})
         EXPECT_EQ(value(text), "none") << text;
     for (const char *text : {"b'0'", "x'0'", "n'a'", "u&'a'", "'a'\n'b'", "E'a'\n'b'"})
         EXPECT_EQ(value(text), "none") << text;
