@@ -41,7 +41,7 @@ constexpr std::array<Section, 7> sections{{
 using enum SettingKind;
 using S = Settings;
 
-const std::array<SettingSpec, 37> table{{
+const std::array<SettingSpec, 39> table{{
     {"catalog", "conninfo", conninfo, &S::catalog_conninfo, 0, 0, true,
      "connection string of the catalog database, as libpq reads it; required"},
     {"catalog", "poll_interval", duration, &S::catalog_poll_interval, 10, hour, false,
@@ -107,6 +107,10 @@ const std::array<SettingSpec, 37> table{{
      "statements waiting for a connection at most"},
     {"pool", "idle_check", duration, &S::idle_check, 0, day, false,
      "a connection idle for longer than this is validated before it is lent"},
+    {"pool", "max_lifetime", duration, &S::max_lifetime, 0, 365 * day, false,
+     "connections older than this are replaced; 0: never"},
+    {"pool", "idle_timeout", duration, &S::idle_timeout, 0, 365 * day, false,
+     "connections unused for this long are closed; 0: never"},
     {"pool", "connect_timeout", duration, &S::connect_timeout, 10, 10 * minute, false,
      "one attempt to connect, greeting included"},
     {"pool", "statement_timeout", duration, &S::statement_timeout, 1, day, false,

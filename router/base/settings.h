@@ -55,6 +55,8 @@ struct Settings {
     std::int64_t acquire_timeout = 5000;     ///< waiting for a connection, then R33
     std::size_t max_waiting = 4000;          ///< waiters at most, then R34
     std::int64_t idle_check = 500;           ///< idle longer than this: validated before lending
+    std::int64_t max_lifetime = 3600000;     ///< older connections are replaced (less up to 10 %)
+    std::int64_t idle_timeout = 600000;      ///< unused ones are closed
     std::int64_t connect_timeout = 5000;     ///< one connection attempt, greeting included
     std::int64_t statement_timeout = 60000;  ///< one statement; then cancelled, R36
 

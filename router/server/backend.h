@@ -117,7 +117,10 @@ class Backend {
             this);
     }
 
+    // For its pool.
     Millis idle_since = 0;
+    Millis born = 0;
+    double jitter = 0;  ///< 0 to 1: the part of the spread of lifetimes it does not get
 
   private:
     [[nodiscard]] Task<bool> finish_round(char state, Millis deadline);

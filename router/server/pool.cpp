@@ -12,15 +12,21 @@ namespace {
 constexpr Millis slow_failure = 500;  // an attempt that failed after longer starts the back-off
 constexpr Millis backoff_first = 250;
 constexpr Millis backoff_cap = 5000;
+constexpr double lifetime_spread = 0.1;  // so that connections made together do not end together
 constexpr std::size_t connecting_at_once = 2;
 constexpr Millis ping_timeout = 1000;  // an idle connection that is silent longer is given up
 constexpr Millis cleaning_timeout = 5000;
 constexpr std::size_t idle_frame_limit = 64 * 1024;
 constexpr const char *retired_reason = "the shard's connection settings have just changed";
 
-Millis with_jitter(Millis value) {
+// From 0 to 1.
+double random_part() {
     static thread_local std::minstd_rand random{std::random_device{}()};
-    return value / 2 + static_cast<Millis>(random() % static_cast<unsigned long>(value / 2 + 1));
+    return std::uniform_real_distribution<double>(0, 1)(random);
+}
+
+Millis with_jitter(Millis value) {
+    return value / 2 + static_cast<Millis>(static_cast<double>(value) / 2 * random_part());
 }
 
 // Takes the messages a server may send at any time out of the backend's buffer; false if there is
@@ -211,7 +217,8 @@ Task<void> Pool::connect_one() {
         quiet_until_ = 0;
         if (failure_logged_) log_info("shard %s is reachable again", identity_.shard.c_str());
         failure_logged_ = false;
-        backend->idle_since = loop_.now();
+        backend->idle_since = backend->born = loop_.now();
+        backend->jitter = random_part();
         hand_out(std::move(backend));
         connect_if_needed();
         co_return;
@@ -269,7 +276,7 @@ void Pool::became_readable(Backend *backend) {
 void Pool::take_back(std::unique_ptr<Backend> backend) {
     backend->idle_since = loop_.now();
     // What came behind the end of the answer, in the same read, may be the server's goodbye.
-    if (current(*backend) && only_notices(*backend))
+    if (current(*backend) && !too_old(*backend) && only_notices(*backend))
         hand_out(std::move(backend));
     else
         destroyed(std::move(backend));
@@ -293,6 +300,24 @@ void Pool::destroyed(std::unique_ptr<Backend> backend) {
     ++destroyed_;
     connect_if_needed();
     if (retired_) end_if_unused();
+}
+
+bool Pool::too_old(const Backend &backend) const {
+    if (settings_.max_lifetime <= 0) return false;
+    const auto lifetime = static_cast<double>(settings_.max_lifetime);
+    return static_cast<double>(loop_.now() - backend.born) >=
+           lifetime * (1 - lifetime_spread * backend.jitter);
+}
+
+void Pool::sweep() {
+    const Millis now = loop_.now();
+    const bool doubted = login_->doubted(identity_.shard);
+    destroyed_ += std::erase_if(idle_, [&](const auto &idle) {
+        const bool unused =
+            settings_.idle_timeout > 0 && now - idle->idle_since >= settings_.idle_timeout;
+        return doubted || unused || too_old(*idle) || !current(*idle);
+    });
+    if (doubted && total() == 0) login_->forget();
 }
 
 void Pool::fail_waiting(const std::string &failure) {

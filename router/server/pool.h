@@ -84,6 +84,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
     [[nodiscard]] Task<Result<Lease, Refusal>> acquire(std::int32_t route_version,
                                                        Event *gave_up = nullptr);
 
+    /// Closes idle connections that are too old, unused too long, or not to be lent any more. To be
+    /// called now and then.
+    void sweep();
+
     /// No more lending: idle connections end now, lent ones when they come back. Must be called
     /// before the last owner lets go of the pool.
     void retire();
@@ -113,6 +117,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     [[nodiscard]] bool needs_proof(const Backend &backend) const {
         return settings_.idle_check > 0 && loop_.now() - backend.idle_since > settings_.idle_check;
     }
+    [[nodiscard]] bool too_old(const Backend &backend) const;
     [[nodiscard]] bool ready_to_lend(const Backend &backend, std::int32_t route_version) const {
         return backend.route_version() == route_version && current(backend) &&
                !needs_proof(backend);

@@ -6,6 +6,9 @@ namespace interlock {
 
 namespace {
 
+constexpr Millis sweep_at_least = 20;
+constexpr Millis sweep_at_most = 1000;
+
 const Shard *find_shard(const RouteTable &table, const std::string &name) {
     const auto it = std::find_if(table.shards.begin(), table.shards.end(),
                                  [&](const Shard &shard) { return shard.name == name; });
@@ -68,7 +71,33 @@ std::shared_ptr<Pool> Pools::make_pool(const RouteTable &table, const Shard &sha
                                   shard.conninfo, profile, declared_);
 }
 
+Millis Pools::sweep_interval() const {
+    Millis shortest = sweep_at_most;
+    for (const Millis limit : {settings_.max_lifetime, settings_.idle_timeout})
+        if (limit > 0) shortest = std::min(shortest, limit / 10);
+    return std::max(shortest, sweep_at_least);
+}
+
+// The pools may end while this waits; then they say so.
+Task<void> Pools::keep_sweeping(Loop &loop, std::shared_ptr<Ended> ended, Pools *pools) {
+    while (!ended->event.is_set()) {
+        const Millis next = loop.now() + pools->sweep_interval();
+        const Fired fired = co_await Wait(loop, next).event(ended->event);
+        if (fired.none()) pools->sweep();
+    }
+}
+
+void Pools::sweep() {
+    for (auto &[login, of_login] : logins_)
+        for (auto &[shard, pool] : of_login.pools)
+            pool->sweep();
+}
+
 void Pools::use(std::shared_ptr<const RouteTable> table) {
+    if (!ended_ && !retired_) {
+        ended_ = std::make_shared<Ended>();
+        spawn(keep_sweeping(loop_, ended_, this));
+    }
     table_ = std::move(table);
     declared_ = Declared::of(*table_, declared_);
     for (auto &[login, of_login] : logins_) {
@@ -120,6 +149,7 @@ void Pools::for_each(const std::function<void(const std::string &, Pool &)> &vis
 
 void Pools::retire() {
     retired_ = true;
+    if (ended_) ended_->event.set();
     for (auto &[login, of_login] : logins_) {
         for (auto &[shard, pool] : of_login.pools)
             pool->retire();

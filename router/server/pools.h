@@ -75,6 +75,10 @@ class Pools {
     /// No pool lends any more, for ever.
     void retire();
 
+    /// Has every pool look for connections that have had their time; use() sees to it that this
+    /// happens regularly.
+    void sweep();
+
   private:
     struct OfLogin {
         std::shared_ptr<LoginProfile> profile;
@@ -82,6 +86,12 @@ class Pools {
     };
     [[nodiscard]] std::shared_ptr<Pool> make_pool(const RouteTable &table, const Shard &shard,
                                                   const std::shared_ptr<LoginProfile> &profile);
+    struct Ended {
+        Event event;
+    };
+    [[nodiscard]] static Task<void> keep_sweeping(Loop &loop, std::shared_ptr<Ended> ended,
+                                                  Pools *pools);
+    [[nodiscard]] Millis sweep_interval() const;
     [[nodiscard]] bool in_force(const RouteTable &table, const Shard &shard) const;
 
     Loop &loop_;
@@ -89,6 +99,7 @@ class Pools {
     std::shared_ptr<const RouteTable> table_;
     std::shared_ptr<const Declared> declared_;
     std::map<std::string, OfLogin> logins_;
+    std::shared_ptr<Ended> ended_;  ///< of the sweeping; null: it has not begun
     bool retired_ = false;
 };
 

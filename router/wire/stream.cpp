@@ -10,7 +10,8 @@ namespace interlock::wire {
 
 namespace {
 
-constexpr std::size_t read_step = 16 * 1024;
+// With less room than this behind what is there already, more is made before reading.
+constexpr std::size_t least_room = 4 * 1024;
 
 StreamState socket_state(StreamState again) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return again;
@@ -34,11 +35,18 @@ bool Stream::holds_bytes() const {
 }
 
 StreamState Stream::read(Buffer &into, std::size_t limit) {
-    const std::size_t step = std::min(limit, read_step);
-    char *room = into.prepare(step);
+    char *room = into.prepare(std::min(limit, least_room));
+    const std::size_t step = std::min(limit, into.room());
+    const StreamState state = receive(room, step, into);
+    if (state != StreamState::ok) into.settle();
+    return state;
+}
+
+StreamState Stream::receive(char *room, std::size_t step, Buffer &into) {
     if (ssl_ != nullptr) {
         ERR_clear_error();
-        const int got = SSL_read(ssl_, room, static_cast<int>(step));
+        const int got =
+            SSL_read(ssl_, room, static_cast<int>(std::min<std::size_t>(step, 1 << 20)));
         if (got <= 0) return tls_state(got);
         into.commit(static_cast<std::size_t>(got));
         return StreamState::ok;

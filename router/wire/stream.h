@@ -35,6 +35,7 @@ class Stream {
     [[nodiscard]] bool holds_bytes() const;
 
   private:
+    [[nodiscard]] StreamState receive(char *room, std::size_t step, Buffer &into);
     [[nodiscard]] StreamState tls_state(int result);
     int fd_;
     ssl_st *ssl_;
