@@ -14,6 +14,7 @@ from . import schema
 OIDS = {"bigint": 20, "integer": 23, "smallint": 21, "text": 25, "varchar(40)": 1043, "uuid": 2950, "bytea": 17,
         "boolean": 16, "numeric(12,2)": 1700, "date": 1082, "timestamptz": 1184, "jsonb": 3802, "text[]": 1009,
         "integer[]": 1007}
+INTEGER = {"bigint": "!q", "integer": "!i", "smallint": "!h"}
 HOLE = re.compile("\x01(\\d+)\x02")
 
 
@@ -22,7 +23,7 @@ class Hole:
     type: str               # SQL type of the value
     keyspace: str = ""      # of a key
     which: object = None    # 0, 1: keys of the statement's shard; 'far': of the other; 'any'; 'null'; None: no key
-    style: str = "plain"    # plain, quoted, cast, function_cast, prefix, paren; dollar, escape for texts
+    style: str = "plain"    # plain, quoted, cast, function_cast, prefix, paren; dollar, escape for texts; odd
     parameter: bool = True  # may become a parameter
     group: int = -1         # holes of one group may share a parameter
     fixed: object = None    # a value that stays
@@ -130,10 +131,13 @@ def literal(rng, hole, value):
     if hole.style == "escape":
         escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
         return f"E'{escaped}'"
+    if hole.style == "odd":
+        if hole.type in INTEGER:
+            return quote(rng.choice(("0", "+", " ", "-", "00", "\t")) + text + rng.choice(("", "", " ")))
+        if hole.type in ("text", "varchar(40)"):
+            return "E'" + "".join(f"\\U{ord(c):08x}" if rng.random() < 0.5 or c in "'\\" else c for c in text) + "'"
+        return quote(text + rng.choice(("", " ")))
     raise AssertionError(hole.style)
-
-
-INTEGER = {"bigint": "!q", "integer": "!i", "smallint": "!h"}
 
 
 def encoded(rng, hole, value, binary):
@@ -162,6 +166,7 @@ class Layout:
 
     def __init__(self, rng, template, share=0.7):
         self.numbers, self.order, self.declared, self.binary = {}, [], [], []
+        self.odd = set()    # parameters declared as another type than they are cast to, and spelled oddly
         groups = {}
         used = {int(number) for number in HOLE.findall(template.text)}
         for index, hole in enumerate(template.holes):
@@ -175,6 +180,11 @@ class Layout:
             number = len(self.order)
             self.numbers[index] = number
             groups[shared] = number
+            if hole.keyspace and "cast" in hole.style and rng.random() < 0.03:
+                self.odd.add(index)
+                self.declared.append(rng.choice((20, 21, 23, 25, 1043, 1700, 701, 2950, 17)))
+                self.binary.append(False)
+                continue
             self.declared.append(OIDS.get(hole.type, 0) if rng.random() < 0.4 else 0)
             self.binary.append(can_be_binary(hole) and rng.random() < 0.5)
         if rng.random() < 0.1 and len(self.order) > 1:  # $2 before $1
@@ -215,5 +225,9 @@ def fill(rng, template, environment, layout=None):
 
 def bound(rng, template, environment, layout):
     """Values for the parameters of a statement that is already prepared."""
-    return [encoded(rng, template.holes[index], environment.value(template.holes[index]), layout.binary[n])
-            for n, index in enumerate(layout.order)]
+    values = [encoded(rng, template.holes[index], environment.value(template.holes[index]), layout.binary[n])
+              for n, index in enumerate(layout.order)]
+    for n, index in enumerate(layout.order):
+        if index in layout.odd and values[n] is not None:
+            values[n] = rng.choice((b"0", b"+", b" ", b"00", b"")) + values[n] + rng.choice((b"", b"", b" ", b".0"))
+    return values

@@ -69,6 +69,8 @@ def trap_condition(w, table, key, source, scope):
         lambda: f"{key} OPERATOR(pg_catalog.=) {value()}",
         lambda: f"{key} OPERATOR({w.pick('trap', 'public')}.=) {value()}",
         lambda: f"{key} = {value('far')}",
+        lambda: f"{key} = {value(styles=('odd',))}",
+        lambda: f"{key} IN ({value(styles=('odd',))}, {value()})",
         lambda: f"{key} = {value(1)}",
         lambda: f"{w.rng.choice(others)} = {value()}" if others else loose,
         lambda: f"{w.rng.choice(same_type)} = {value()}" if same_type else loose,
@@ -80,7 +82,8 @@ def trap_condition(w, table, key, source, scope):
     kind = table.types[table.key]
     if kind in ("bigint", "integer", "smallint"):
         choices += [
-            lambda: f"{key} + 0 = {value()}", lambda: f"~ {key} = ~ {value(styles=('paren',))}",
+            lambda: f"{key}::{w.pick('integer', 'smallint', 'bigint')} = {value()}",
+            lambda: f"{key} = {value(styles=('odd',))}::{w.pick('bigint', 'integer')}", lambda: f"{key} + 0 = {value()}", lambda: f"~ {key} = ~ {value(styles=('paren',))}",
             lambda: f"{key} = {value(styles=('paren',))} + {w.pick('0', '1')}",
             lambda: f"{key} = {w.pick('-', '+', '- -', '@')} {value(styles=('paren',))}",
             lambda: f"{key} = abs({value(styles=('cast',))})",
@@ -99,7 +102,7 @@ def trap_condition(w, table, key, source, scope):
         ]
     if kind in ("text", "varchar(40)"):
         choices += [
-            lambda: f"lower({key}) = lower({value()})", lambda: f"{key} LIKE {value()}", lambda: f"{key} ILIKE {value()}",
+            lambda: f"{key} = {value(styles=('odd',))}::{w.pick('text', 'varchar')}", lambda: f"lower({key}) = lower({value()})", lambda: f"{key} LIKE {value()}", lambda: f"{key} ILIKE {value()}",
             lambda: f"{key} ~ {value()}", lambda: f"{key} || '' = {value()}", lambda: f"{key} = {value()} || {w.pick(chr(39) * 2, chr(39) + 'b' + chr(39))}",
             lambda: f"{key} = {value()} COLLATE \"C\"", lambda: f"{key} COLLATE \"C\" = {value()}",
             lambda: f"{key} = {value(styles=('quoted',))}::{w.pick('varchar(1)', 'char(3)', 'char(9)', 'char', 'name', 'varchar(40)', 'bpchar')}",

@@ -75,11 +75,12 @@ class Units:
         results = [1] if template.binary and not template.shape_only and self.rng.random() < 0.3 else []
         data = (client.parse("", filled.text, filled.types) + client.bind("", "", filled.values, filled.formats, results) +
                 (client.describe(b"P", "") if self.rng.random() < 0.8 else b"") + client.execute())
-        return data, f"{filled.text}\n   parameters {show_values(filled.values, filled.formats)} types {filled.types}", filled
+        return data, f"{filled.text}\n   parameters {show_values(filled.values, filled.formats)} types {filled.types}", filled, layout.odd
 
     def extended(self, template, environment):
-        data, show, filled = self.parts(template, environment)
-        return Step(data + client.SYNC, show, [template], filled.text if not filled.values else "", template.level, FAIL, template.writes)
+        data, show, filled, odd = self.parts(template, environment)
+        return Step(data + client.SYNC, show, [template], filled.text if not filled.values else "", 3 if odd else template.level,
+                    FAIL, template.writes)
 
     def either(self, template, environment):
         return self.simple(template, environment) if self.rng.random() < 0.5 else self.extended(template, environment)
@@ -118,7 +119,7 @@ class Units:
             formats = [int(b) for b in layout.binary]
             # Keys that are literals stay while the parameters change: nothing is claimed then.
             keys = [i for i, h in enumerate(template.holes) if h.keyspace and f"\x01{i}\x02" in template.text]
-            level = template.level if all(i in layout.numbers for i in keys) else 3
+            level = template.level if all(i in layout.numbers for i in keys) and not layout.odd else 3
             yield Step(client.bind("", name, values, formats) + client.describe(b"P", "") + client.execute() + client.SYNC,
                        f"Execute {name}: {text}\n   parameters {show_values(values, formats)}", [template],
                        level=level, fails=FAIL, writes=template.writes)
@@ -168,8 +169,8 @@ class Units:
         border = self.rng.choice((0, 0, 0.3))
         templates = [self.template(border) for _ in range(self.rng.randint(2, 4))]
         made = [self.parts(template, environment) for template in templates]
-        yield Step(b"".join(data for data, _, _ in made) + client.SYNC, "\n-- then\n".join(show for _, show, _ in made), templates,
-                   level=max(template.level for template in templates), fails=FAIL,
+        yield Step(b"".join(each[0] for each in made) + client.SYNC, "\n-- then\n".join(each[1] for each in made), templates,
+                   level=3 if any(each[3] for each in made) else max(template.level for template in templates), fails=FAIL,
                    writes=any(template.writes for template in templates), statements=len(templates))
 
     def several(self, session):
@@ -213,12 +214,13 @@ class Units:
         environment, template = self.environment(), self.ordered_select()
         if not template.ordered:
             return
-        filled = fill(self.rng, template, environment, Layout(self.rng, template))
+        layout = Layout(self.rng, template)
+        filled = fill(self.rng, template, environment, layout)
         first, second = self.rng.randint(1, 4), self.rng.choice((0, 0, 2))
         data = (client.parse("", filled.text, filled.types) + client.bind("x", "", filled.values, filled.formats) +
                 client.execute("x", first) + client.execute("x", second) + client.close(b"P", "x") + client.SYNC)
         yield Step(data, f"in pieces of {first}, {second}: {filled.text}\n   parameters {show_values(filled.values, filled.formats)}",
-                   [template, template], level=template.level, fails=FAIL)
+                   [template, template], level=3 if layout.odd else template.level, fails=FAIL)
 
     def copy_out(self, session):
         template = self.template(None, "select")
