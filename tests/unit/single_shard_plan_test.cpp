@@ -106,7 +106,7 @@ BoundParameter in_binary(std::string_view bytes, std::uint32_t type = 0) {
 std::string big_endian(std::int64_t value, int length) {
     std::string bytes;
     for (int i = length - 1; i >= 0; --i)
-        bytes += static_cast<char>(value >> (8 * i));
+        bytes += static_cast<char>(value >> std::min(8 * i, 63));
     return bytes;
 }
 
