@@ -41,7 +41,7 @@ constexpr std::array<Section, 7> sections{{
 using enum SettingKind;
 using S = Settings;
 
-const std::array<SettingSpec, 39> table{{
+const std::array<SettingSpec, 40> table{{
     {"catalog", "conninfo", conninfo, &S::catalog_conninfo, 0, 0, true,
      "connection string of the catalog database, as libpq reads it; required"},
     {"catalog", "poll_interval", duration, &S::catalog_poll_interval, 10, hour, false,
@@ -86,6 +86,9 @@ const std::array<SettingSpec, 39> table{{
      "time to log in, TLS handshake included"},
     {"pg", "max_statement", bytes, &S::pg_max_statement, 256, 16 * megabyte, false,
      "shape of one statement (its text without literals) at most"},
+    {"pg", "commit_in_failed", word, &S::pg_commit_in_failed, 0, 0, false,
+     "COMMIT in a failed transaction: rollback, as PostgreSQL answers it, or error (R13)",
+     "rollback|error"},
     {"pg", "max_packet", bytes, &S::pg_max_packet, 10'000, gigabyte, false,
      "one message that is kept in memory (Bind) at most"},
     {"pg", "write_timeout", duration, &S::pg_write_timeout, 10, day, false,

@@ -40,8 +40,9 @@ struct Settings {
     std::size_t pg_max_clients = 10000;        ///< further clients are told why and closed
     std::int64_t pg_login_timeout = 60000;     ///< from accepting to AuthenticationOk
     std::size_t pg_max_statement = 256 << 10;  ///< a statement's text without its literals
-    std::size_t pg_max_packet = 16 << 20;      ///< a message kept in memory: Bind and its like
-    std::int64_t pg_write_timeout = 30000;     ///< to take what is written
+    std::string pg_commit_in_failed = "rollback";  ///< COMMIT in a failed block: rollback or error
+    std::size_t pg_max_packet = 16 << 20;          ///< a message kept in memory: Bind and its like
+    std::int64_t pg_write_timeout = 30000;         ///< to take what is written
     std::int64_t pg_idle_transaction_timeout =
         600000;                             ///< an idle transaction is rolled back, client closed
     std::size_t pg_max_prepared = 1000;     ///< prepared statements a client may hold

@@ -63,6 +63,10 @@ class Backend {
         return wire::peek_frame(in_, limit, out);
     }
     void pop(std::size_t bytes) { in_.consume(bytes); }
+    /// All bytes that have arrived and were not popped.
+    [[nodiscard]] std::string_view arrived() const { return in_.view(); }
+    /// Whether the stream may hold bytes that the descriptor does not announce: read first.
+    [[nodiscard]] bool read_ahead() const { return tls_; }
     /// Waits for more bytes and reads them.
     [[nodiscard]] Task<Io> fill(Millis deadline);
     /// Reads what has arrived without waiting: ok if something came, timeout if nothing did.

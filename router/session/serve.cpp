@@ -6,6 +6,7 @@
 #include "session/client_auth.h"
 #include "session/line_client.h"
 #include "session/listener.h"
+#include "session/pg_client.h"
 #include "session/worker.h"
 
 #if defined(__has_feature)
@@ -83,20 +84,27 @@ class Server {
             worker_.client_auth = std::move(*client_auth);
         }
 
-        auto listener =
-            Listener::open(loop_, worker_.settings().line_listen, [this](UniqueFd socket) {
-                accept_line_client(worker_, std::move(socket));
-            });
+        const Settings &settings = worker_.settings();
+        if (!listen("line listener", settings.line_listen,
+                    [this](UniqueFd socket) { accept_line_client(worker_, std::move(socket)); }) ||
+            !listen("PostgreSQL listener", settings.pg_listen,
+                    [this](UniqueFd socket) { accept_pg_client(pg_, std::move(socket)); }))
+            return false;
+        spawn(handle_signals());
+        start_watcher();
+        return true;
+    }
+
+    bool listen(const char *what, const std::string &address, Listener::Accept accept) {
+        if (address.empty()) return true;
+        auto listener = Listener::open(loop_, address, std::move(accept));
         if (!listener) {
             log_error("%s", listener.error().c_str());
             return false;
         }
-        listener_ = std::move(*listener);
-        spawn(listener_->run());
-        spawn(handle_signals());
-        start_watcher();
-        log_info("interlock %s: line listener on %s", INTERLOCK_VERSION,
-                 listener_->address().c_str());
+        spawn((*listener)->run());
+        log_info("interlock %s: %s on %s", INTERLOCK_VERSION, what, address.c_str());
+        listeners_.push_back(std::move(*listener));
         return true;
     }
 
@@ -148,7 +156,8 @@ class Server {
                 if (info.ssi_signo == SIGTERM) {
                     log_info("received SIGTERM: finishing transactions in progress");
                     deadline = deadline_after(loop_.now(), worker_.settings().shutdown_timeout);
-                    listener_->close();
+                    for (const auto &listener : listeners_)
+                        listener->close();
                     worker_.stop_soon([this] {
                         log_info("shutdown: all clients are done");
                         loop_.stop();
@@ -197,10 +206,11 @@ class Server {
   private:
     Loop loop_;
     Worker worker_;
+    PgShared pg_{worker_};
     ReloadSettings reload_;
     UniqueFd signals_;
     std::optional<Watch> signals_watch_;
-    std::unique_ptr<Listener> listener_;
+    std::vector<std::unique_ptr<Listener>> listeners_;
     std::unique_ptr<CatalogWatcher> watcher_;
 };
 

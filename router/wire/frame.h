@@ -61,6 +61,8 @@ class FieldReader {
     std::uint32_t int32();
     std::string_view string();
     std::string_view bytes(std::size_t count);
+    /// Everything not read yet.
+    [[nodiscard]] std::string_view rest() const { return rest_; }
 
   private:
     bool need(std::size_t count);

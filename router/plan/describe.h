@@ -1,0 +1,20 @@
+// What the router would do with a statement, in words: for EXPLAIN ROUTE and `interlock explain`.
+#pragma once
+
+#include "plan/single_shard.h"
+#include "sql/analysis.h"
+
+#include <string>
+#include <vector>
+
+namespace interlock {
+
+/// Lines of "name: value", one text of one or more statements. Nothing is carried out. Parameters
+/// that are not given leave the shard open: the line then says what it depends on. A refusal is
+/// described too: code, position, reason, rewrite.
+[[nodiscard]] std::vector<std::string> describe_route(std::string_view text,
+                                                      const sql::NameContext &names,
+                                                      std::span<const BoundParameter> parameters,
+                                                      bool utf8);
+
+}  // namespace interlock

@@ -1,0 +1,277 @@
+// A client of the PostgreSQL listener, after its login: reads messages, carries them out, answers.
+//
+//     message -> shape -> facts -> plan -> (begin, pin) -> lend -> exchange -> answer
+//
+// pg_client.cpp    the connection: reading, writing, idling, the end
+// pg_query.cpp     Query messages
+// pg_extended.cpp  Parse, Bind, Describe, Execute, Close, Flush, Sync
+// pg_long_message.cpp   messages that are not kept as a whole
+// pg_control.cpp   what the router answers itself: transaction control, SET and its kin
+// pg_backend.cpp   lending, pinning, moving answers, what happens when the backend is lost
+//
+// States and codes are those of spec "routing"; where it is silent, PostgreSQL's own behaviour.
+#pragma once
+
+#include "plan/single_shard.h"
+#include "server/pools.h"
+#include "session/pg_exchange.h"
+#include "session/pg_login.h"
+#include "session/pg_shared.h"
+#include "session/session.h"
+#include "session/worker.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace interlock {
+
+class PgClient final : public Client, private ExchangeOwner {
+  public:
+    /// Takes over a client that has logged in. `in` holds what it has sent already.
+    PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffer in, Login login);
+    ~PgClient() override;
+
+    /// Serves the client until it leaves or must go.
+    [[nodiscard]] Task<void> serve();
+
+    void stop_soon() override { wake_.set(); }
+    /// A cancel request with this client's key has come.
+    void cancel();
+
+  private:
+    /// How the backend in use is held.
+    enum class Hold : std::uint8_t {
+        none,
+        any,     ///< for statements any shard can answer; can be changed for another
+        single,  ///< an implicit transaction with data of this shard
+        pinned,  ///< the explicit transaction's
+    };
+
+    struct Savepoint {
+        std::string name;
+        Parameters parameters;
+        std::shared_ptr<const SearchPath> path;
+        std::size_t prologue;  ///< statements of the prologue before it
+    };
+    /// An explicit transaction.
+    struct Block {
+        std::shared_ptr<const Routes> routes;
+        std::string begin;                         ///< BEGIN with its options, as written
+        std::vector<std::string> prologue;         ///< what was said before it was pinned, in order
+        std::vector<std::string> characteristics;  ///< SET TRANSACTION ..., kept for AND CHAIN
+        std::vector<Savepoint> savepoints;
+        Parameters parameters;  ///< in force when it began
+        std::shared_ptr<const SearchPath> path;
+        std::vector<const TrackedParameter *> local;  ///< SET LOCAL, told to the client
+        bool ended_by_commit = false;                 ///< the server has said COMMIT
+    };
+
+    /// A prepared statement of this client.
+    struct Prepared {
+        std::shared_ptr<const PgStatement> statement;
+        std::shared_ptr<const sql::Facts> facts;
+        std::shared_ptr<const RouteTable> table;  ///< the facts were found under
+        std::uint32_t path = 0;                   ///< the same
+        std::uint64_t id = 0;  ///< the statement's where it is shared, else its own
+        bool named = false;
+        bool checked = false;  ///< on its way to a backend, or accepted by one
+    };
+    using PreparedPointer = std::shared_ptr<Prepared>;
+    struct Portal {
+        std::string name;
+        PreparedPointer prepared;
+        bool local = false;  ///< carried out by the router
+    };
+    struct Extended {
+        std::unordered_map<std::string, PreparedPointer> named;
+        PreparedPointer unnamed;
+        std::vector<Portal> portals;
+        std::vector<PreparedPointer> unchecked;  ///< parsed in this round, not seen by a backend
+    };
+    /// Something to be done when an answer has come, or will not come.
+    struct Note {
+        enum class Kind : std::uint8_t {
+            query,    ///< commands of a Query: facts in `commands_`
+            execute,  ///< of `facts`
+            parse,    ///< Parse or Close of `name`, answered by the router; `prepared` closed
+            prepare,  ///< Parse of `prepared` on the backend in use
+        } kind = Kind::query;
+        std::shared_ptr<const sql::Facts> facts;
+        std::string name;
+        PreparedPointer prepared;
+    };
+
+    // pg_client.cpp
+    [[nodiscard]] Task<bool> greet();
+    [[nodiscard]] Task<std::optional<Refusal>> learn_defaults();
+    [[nodiscard]] Task<std::optional<Refusal>> apply_startup();
+    [[nodiscard]] Task<void> take_message(const wire::Frame &frame);
+    [[nodiscard]] Task<void> relieve();
+    [[nodiscard]] Task<void> say_goodbye();
+    [[nodiscard]] Task<bool> idle();
+    [[nodiscard]] Task<bool> flush();
+    [[nodiscard]] bool try_write();
+    [[nodiscard]] bool read_client();
+    void answer_ready();
+    void fatal_protocol(std::string_view message);
+    static void client_stirred(void *self);
+
+    // pg_long_message.cpp
+    [[nodiscard]] Task<bool> take_long_message(char type, std::size_t size);
+    [[nodiscard]] Task<bool> take_long_bind(std::size_t size);
+    [[nodiscard]] Task<bool> read_at_least(std::size_t bytes);
+    [[nodiscard]] Task<bool> pass_over(std::size_t size);
+
+    // pg_query.cpp
+    [[nodiscard]] Task<void> query(std::string_view text);
+    [[nodiscard]] Task<bool> run_one(const std::shared_ptr<const sql::Facts> &facts,
+                                     std::string_view text, std::span<const sql::Literal> literals);
+    [[nodiscard]] Task<bool> run_many(std::string text, std::vector<sql::StatementFacts> list,
+                                      std::vector<sql::Literal> literals);
+    [[nodiscard]] Task<bool> run_data(std::string_view text, std::optional<Target> target);
+    [[nodiscard]] Task<bool> finish_query();
+
+    // pg_extended.cpp
+    [[nodiscard]] Extended &extended();
+    [[nodiscard]] Task<void> parse(std::string_view body);
+    [[nodiscard]] Task<void> bind(std::string_view body);
+    [[nodiscard]] Task<void> describe(std::string_view body);
+    [[nodiscard]] Task<void> execute(std::string_view body);
+    void close(std::string_view body);
+    [[nodiscard]] Task<void> sync();
+    [[nodiscard]] Task<void> flush_request();
+    [[nodiscard]] Task<void> check_parsed();
+    [[nodiscard]] Task<void> end_round_early();
+    void end_round();
+    [[nodiscard]] std::optional<Refusal> refresh(Prepared &prepared);
+    [[nodiscard]] PreparedPointer find_prepared(std::string_view name);
+    [[nodiscard]] Portal *find_portal(std::string_view name);
+    void remember_portal(std::string_view name, PreparedPointer prepared, bool local);
+    void prepare_on_backend(const PreparedPointer &prepared);
+    [[nodiscard]] static bool read_parameters(wire::FieldReader &fields,
+                                              const std::vector<std::uint32_t> &types,
+                                              std::vector<BoundParameter> &out);
+    void describe_local(const sql::Facts &facts);
+    [[nodiscard]] Task<std::optional<Refusal>> control_in_round(const sql::Facts &facts);
+    [[nodiscard]] bool carried_out_here(const sql::Facts &facts) const;
+    void fail_round(const Refusal &refusal);
+    [[nodiscard]] std::uint16_t note(Note note);
+
+    // pg_control.cpp: answers are put in the exchange's line; a refusal is for the caller to tell
+    [[nodiscard]] Task<std::optional<Refusal>> control(const sql::Facts &facts);
+    [[nodiscard]] std::optional<Refusal> begin(const sql::Facts &facts);
+    void open_new_block(std::string begin);
+    [[nodiscard]] Task<std::optional<Refusal>> end_transaction(const sql::Facts &facts);
+    void leave_block(bool committed);
+    [[nodiscard]] Task<std::optional<Refusal>> savepoint(const sql::Facts &facts);
+    void statement_done(const sql::Facts &facts, std::string_view tag);
+    [[nodiscard]] Task<std::optional<Refusal>> set(const sql::Facts &facts);
+    [[nodiscard]] Task<std::optional<Refusal>> set_one(const TrackedParameter &parameter,
+                                                       const std::string &value, bool local);
+    void keep_setting(const TrackedParameter &parameter, const std::string &value, bool local);
+    [[nodiscard]] Task<std::optional<Refusal>> reset(const sql::Facts &facts);
+    [[nodiscard]] Task<std::optional<Refusal>> reset_one(const TrackedParameter &parameter);
+    void use_parameters(Parameters parameters);
+    void tell_status(const TrackedParameter &parameter);
+    void tell_changes(const Parameters &before, const Parameters &after);
+    [[nodiscard]] std::optional<Refusal> discard(const sql::Facts &facts);
+    [[nodiscard]] std::optional<Refusal> deallocate(const sql::Facts &facts);
+    void explain_route(const sql::Facts &facts, bool described);
+    void answer_tag(std::string_view tag);
+    void answer_warning(std::string_view sqlstate, std::string_view message);
+
+    // pg_backend.cpp
+    [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
+    [[nodiscard]] Task<std::optional<Refusal>> ensure(const sql::Facts &facts,
+                                                      std::optional<Target> target);
+    [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard);
+    [[nodiscard]] Task<std::optional<Refusal>> apply_parameters();
+    [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
+    void open_block();
+    void append_step(std::string_view sql);
+    void append_query(std::string_view sql, Owed::To to, std::uint16_t note = 0);
+    /// Moves answers until nothing is owed. A refusal: the backend was lost before the client had
+    /// all its answers.
+    [[nodiscard]] Task<std::optional<Refusal>> settle();
+    /// The same, but only until the backend has taken what was to be sent, if `drained`.
+    [[nodiscard]] Task<std::optional<Refusal>> settle_until(bool drained);
+    /// The router's own question, in a Query; the row it is answered with is kept.
+    [[nodiscard]] Task<std::optional<Refusal>> ask_backend(std::string_view sql);
+    [[nodiscard]] std::optional<Refusal> backend_lost(AnswerEnd end);
+    /// After ReadyForQuery: gives the backend back, or keeps it, as its state says.
+    /// Returns whether the round failed.
+    [[nodiscard]] Task<bool> after_ready();
+    void learn_search_path();
+    [[nodiscard]] Task<void> give_up_any();
+    [[nodiscard]] Task<void> roll_back_now();
+    [[nodiscard]] Task<void> roll_back_lease();
+    [[nodiscard]] Task<void> fail_block(const Refusal *refusal);
+    [[nodiscard]] Task<void> refuse(Refusal refusal);
+    [[nodiscard]] std::optional<Refusal> failed_refusal();
+    [[nodiscard]] Task<void> pinned_stirred();
+    void release();
+    void discard_backend();
+    void raise_effect(const sql::Facts &facts);
+    [[nodiscard]] bool in_block() const { return block_ != nullptr; }
+
+    void completed(const Owed &owed, std::string_view tag) override;
+    void dropped(const Owed &owed, bool at_fault) override;
+    bool status_changed(std::string_view name, std::string_view value, Owed::To to) override;
+    bool error_arrived(const wire::ErrorFields &error, Owed::To to, Buffer &out) override;
+
+    PgShared &shared_;
+    Worker &worker_;
+    std::unique_ptr<Transport> transport_;
+    Buffer in_;
+    Buffer out_;
+    Event wake_;
+    Event gave_up_;
+    std::unique_ptr<Login> login_;  ///< until greeted
+    std::string backend_login_;
+    PgShared::CancelKey key_;
+
+    std::shared_ptr<const LoginDefaults> defaults_;
+    Parameters startup_;  ///< what RESET goes back to
+    Parameters parameters_;
+    std::shared_ptr<const SearchPath> path_;
+    std::unique_ptr<Block> block_;
+    std::unique_ptr<Extended> extended_;
+    std::unique_ptr<Exchange> exchange_;  ///< while something is going on
+    std::vector<Note> notes_;
+    std::vector<std::shared_ptr<const sql::Facts>> commands_;  ///< of the Query under way
+    std::size_t command_ = 0;
+
+    Lease lease_;
+    ShardIndex shard_ = 0;
+    Hold hold_ = Hold::none;
+    Transaction transaction_ = Transaction::none;
+    Effect effect_ = Effect::read;
+    bool user_code_ = false;      ///< the lease may have run functions of users
+    bool timed_out_ = false;      ///< the statement under way ran out of its time
+    bool cancelled_ = false;      ///< a cancel was sent to the backend in use: never lent again
+    bool waiting_ = false;        ///< in a pool's queue
+    bool stale_plans_ = false;    ///< the backend in use has plans of a table that has changed
+    bool last_failed_ = false;    ///< a forwarded control statement was answered by an error
+    bool skipping_ = false;       ///< up to the next Sync, after an error
+    bool round_open_ = false;     ///< messages since the last Sync
+    bool gone_ = false;           ///< the client has closed its end
+    bool closing_ = false;        ///< the connection ends after what is in out_
+    bool may_read_ahead_ = true;  ///< false while a view into in_ is in use
+    bool utf8_ = true;
+    bool hold_status_ = false;           ///< status changes are not told to the client for now
+    std::optional<Code> round_refusal_;  ///< why the router itself failed the round
+    std::optional<Refusal> lost_;        ///< why the pinned backend was lost, not yet told
+};
+
+/// R37 for a text longer than pg.max_statement.
+[[nodiscard]] Refusal statement_too_long(std::size_t size, std::size_t most);
+
+/// Accepts a client of the PostgreSQL listener: logs it in and serves it, carries out its cancel
+/// request, or tells it why not.
+void accept_pg_client(PgShared &shared, UniqueFd socket);
+
+}  // namespace interlock

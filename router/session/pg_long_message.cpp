@@ -1,0 +1,168 @@
+// Messages longer than what is kept in memory: a Bind is passed on in pieces once its shard is
+// known, everything else is refused and passed over.
+#include "base/log.h"
+#include "session/pg_client.h"
+#include "session/pg_reply.h"
+
+#include <algorithm>
+
+namespace interlock {
+
+namespace {
+
+// Of a long Bind, what is looked at before it is passed on. The shard keys must be in it.
+constexpr std::size_t window = 1 << 20;
+constexpr std::size_t piece = 64 * 1024;
+
+Refusal too_long(std::size_t size, std::size_t most) {
+    Refusal refusal = make_refusal(
+        Code::R37, format("a message of %zu bytes is longer than the router keeps", size),
+        "Send large values as parameters, behind the shard key's; the limit is the setting "
+        "pg.max_packet.");
+    refusal.detail = format("The limit is %zu bytes.", most);
+    return refusal;
+}
+
+}  // namespace
+
+Refusal statement_too_long(std::size_t size, std::size_t most) {
+    Refusal refusal = make_refusal(
+        Code::R37,
+        format(
+            "a statement of %zu bytes, not counting its literals, is longer than the router takes",
+            size),
+        "Send large values as parameters; the limit is the setting pg.max_statement.");
+    refusal.detail = format("The limit is %zu bytes.", most);
+    return refusal;
+}
+
+// Waits until `bytes` of the message have arrived.
+Task<bool> PgClient::read_at_least(std::size_t bytes) {
+    Loop &loop = worker_.loop();
+    while (in_.size() < bytes) {
+        const std::size_t before = in_.size();
+        if (transport_->tls.active()) {
+            if (!read_client()) co_return false;
+            if (in_.size() > before) continue;
+        }
+        const Millis deadline =
+            deadline_after(loop.now(), worker_.settings().pg_idle_transaction_timeout);
+        const Fired fired = co_await Wait(loop, deadline).read(transport_->watch);
+        if (fired.none() || !read_client()) co_return false;
+    }
+    co_return true;
+}
+
+Task<bool> PgClient::pass_over(std::size_t size) {
+    while (size > 0) {
+        if (!co_await read_at_least(1)) co_return false;
+        const std::size_t part = std::min(size, in_.size());
+        in_.consume(part);
+        size -= part;
+    }
+    co_return true;
+}
+
+Task<bool> PgClient::take_long_message(char type, std::size_t size) {
+    if (!co_await flush()) co_return false;
+    if (type == 'B' && !skipping_) co_return co_await take_long_bind(size);
+    const Refusal refusal = too_long(size, worker_.settings().pg_max_packet);
+    if (type == 'Q') {
+        if (round_open_) co_await end_round_early();
+        co_await refuse(refusal);
+        if (!co_await pass_over(size)) co_return false;
+        answer_ready();
+        co_return true;
+    }
+    if (std::string_view("PBDECdcf").find(type) == std::string_view::npos) {
+        fatal_protocol("invalid message length");
+        co_return false;
+    }
+    if (type != 'd' && type != 'c' && type != 'f' && !skipping_) {
+        round_open_ = true;
+        fail_round(refusal);
+    }
+    co_return co_await pass_over(size);
+}
+
+Task<bool> PgClient::take_long_bind(std::size_t size) {
+    round_open_ = true;
+    if (!co_await read_at_least(std::min(size, window))) co_return false;
+    wire::FieldReader fields(in_.view().substr(wire::frame_header));
+    const std::string portal_name(fields.string());
+    const std::string statement_name(fields.string());
+    const std::size_t head = wire::frame_header + portal_name.size() + statement_name.size() + 2;
+    const PreparedPointer prepared = find_prepared(statement_name);
+    std::optional<Refusal> refused;
+    std::optional<Target> target;
+    if (!fields.ok() || !prepared) {
+        refused = make_refusal(Code::R31, fields.ok() ? "prepared statement \"" + statement_name +
+                                                            "\" does not exist"
+                                                      : "invalid message format");
+        refused->sqlstate = fields.ok() ? "26000" : "08P01";
+    } else if (!(refused = failed_refusal())) {
+        refused = refresh(*prepared);
+    }
+    if (!refused) {
+        // The parameters that lie in the window; the last of them may be cut off and is left out.
+        std::vector<BoundParameter> parameters;
+        (void)read_parameters(fields, prepared->statement->types, parameters);
+        std::size_t needed = 0;
+        for (const sql::KeySource &key : prepared->facts->keys)
+            if (key.from == sql::KeySource::From::parameter ||
+                key.from == sql::KeySource::From::array)
+                needed = std::max<std::size_t>(needed, key.index + std::size_t{1});
+        if (carried_out_here(*prepared->facts) || parameters.size() < needed) {
+            refused = too_long(size, worker_.settings().pg_max_packet);
+        } else {
+            auto planned = plan(
+                *prepared->facts,
+                Values{prepared->statement->text, prepared->statement->literals, parameters, utf8_},
+                *routes_in_use()->table);
+            if (planned)
+                target = *planned;
+            else
+                refused = std::move(planned.error());
+        }
+    }
+    if (!refused) {
+        may_read_ahead_ = false;
+        refused = co_await ensure(*prepared->facts, target);
+        may_read_ahead_ = true;
+    }
+    if (refused || skipping_) {
+        if (refused) fail_round(*refused);
+        co_return co_await pass_over(size);
+    }
+    prepare_on_backend(prepared);
+    std::string name;
+    if (prepared->named) name = StatementName(prepared->id).view();
+    Buffer &out = lease_->out();
+    out.append('B');
+    const std::size_t length = size - 1 - statement_name.size() + name.size();
+    for (int shift = 24; shift >= 0; shift -= 8)
+        out.append(static_cast<char>(length >> shift));
+    out.append(std::string_view(portal_name.c_str(), portal_name.size() + 1));
+    out.append(std::string_view(name.c_str(), name.size() + 1));
+    exchange_->expect(Owed::Kind::bind);
+    remember_portal(portal_name, prepared, false);
+    in_.consume(head);
+    for (std::size_t left = size - head; left > 0;) {
+        if (!co_await read_at_least(1)) {
+            // Half a message: nothing can follow it.
+            discard_backend();
+            co_return false;
+        }
+        const std::size_t part = std::min({left, in_.size(), piece});
+        if (lease_) lease_->out().append(in_.view().substr(0, part));
+        in_.consume(part);
+        left -= part;
+        if (!lease_) continue;
+        may_read_ahead_ = false;
+        if (auto lost = co_await settle_until(true)) fail_round(*lost);
+        may_read_ahead_ = true;
+    }
+    co_return true;
+}
+
+}  // namespace interlock

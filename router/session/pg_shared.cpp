@@ -1,0 +1,102 @@
+#include "session/pg_shared.h"
+
+#include <openssl/rand.h>
+
+namespace interlock {
+
+namespace {
+
+// Statements nobody uses any more are forgotten when this many are known.
+constexpr std::size_t forget_statements_at = 4096;
+constexpr std::size_t most_paths = 1024;
+
+std::uint32_t random32() {
+    std::uint32_t value = 0;
+    if (RAND_bytes(reinterpret_cast<unsigned char *>(&value), sizeof value) != 1) std::abort();
+    return value;
+}
+
+}  // namespace
+
+void PgShared::keep(const sql::Shape &shape, const SearchPath &path,
+                    const std::shared_ptr<const RouteTable> &table,
+                    std::shared_ptr<const sql::Facts> facts) {
+    // A transaction may still work under an older table; the cache holds shapes of the newest.
+    const auto &routes = worker_.routes();
+    if (facts->cacheable && routes && routes->table == table)
+        facts_.insert(shape.text, table, std::move(facts), path.id);
+}
+
+Result<std::shared_ptr<const sql::Facts>, Refusal>
+PgShared::analyse_one(std::string_view text, const sql::Shape &shape, const SearchPath &path,
+                      const std::shared_ptr<const RouteTable> &table) {
+    if (auto known = find(shape, path, table)) return known;
+    auto analysed = sql::analyse(text, shape, {*table, path.schemas});
+    if (!analysed) return std::move(analysed.error());
+    if (analysed->size() > 1) {
+        Refusal several =
+            make_refusal(Code::R22, "cannot insert multiple commands into a prepared statement");
+        several.sqlstate = "42601";
+        return several;
+    }
+    auto facts = std::make_shared<const sql::Facts>(analysed->empty()
+                                                        ? sql::Facts{.action = sql::Action::empty}
+                                                        : std::move((*analysed)[0].facts));
+    keep(shape, path, table, facts);
+    return facts;
+}
+
+std::shared_ptr<const PgStatement> PgShared::statement(std::string_view text,
+                                                       std::vector<std::uint32_t> types,
+                                                       const SearchPath &path) {
+    std::string key(reinterpret_cast<const char *>(&path.id), sizeof path.id);
+    key.append(reinterpret_cast<const char *>(types.data()), types.size() * sizeof types[0]);
+    key += '\0';
+    key += text;
+    auto &known = statements_[key];
+    if (auto shared = known.lock()) return shared;
+    auto made = std::make_shared<PgStatement>();
+    made->id = next_id();
+    made->text = text;
+    made->types = std::move(types);
+    made->path = path.id;
+    sql::Shape shape;
+    sql::make_shape(text, shape);
+    made->literals = std::move(shape.literals);
+    known = made;
+    if (statements_.size() > forget_statements_at)
+        std::erase_if(statements_, [](const auto &entry) { return entry.second.expired(); });
+    return made;
+}
+
+std::shared_ptr<const SearchPath> PgShared::search_path(std::string_view value,
+                                                        std::string_view login) {
+    std::string key(login);
+    key += '\0';
+    key += value;
+    const auto it = paths_.find(key);
+    if (it != paths_.end()) return it->second;
+    if (paths_.size() >= most_paths) paths_.clear();  // clients hold the ones they use
+    auto path = std::make_shared<SearchPath>();
+    path->id = ++last_path_;
+    if (auto schemas = sql::split_search_path(value, login)) path->schemas = std::move(*schemas);
+    paths_.emplace(std::move(key), path);
+    return path;
+}
+
+PgShared::CancelKey PgShared::add_cancel_key(PgClient *client) {
+    CancelKey key;
+    do {
+        key.pid = random32() & 0x7FFFFFFF;  // drivers read it as a signed number
+    } while (key.pid == 0 || by_pid_.contains(key.pid));
+    key.secret = random32();
+    by_pid_.emplace(key.pid, Cancellable{key.secret, client});
+    return key;
+}
+
+PgClient *PgShared::find_client(std::uint32_t pid, std::uint32_t secret) const {
+    const auto it = by_pid_.find(pid);
+    return it == by_pid_.end() || it->second.secret != secret ? nullptr : it->second.client;
+}
+
+}  // namespace interlock
