@@ -110,6 +110,7 @@ class PgClient:
         self.pending = bytearray()
         self.parsed = []
         self.parameters = {}
+        self.record = None  # a list: every message is noted there too
         self.key = None
         if receive_buffer is None:
             self.socket = socket.create_connection((host, port), timeout=timeout)
@@ -248,6 +249,8 @@ class PgClient:
         message = self.parsed.pop(0)
         if message.kind == "S":
             self.parameters.update([message.parts])
+        if self.record is not None:
+            self.record.append(message)
         return message
 
     def until(self, kinds, timeout=None) -> Answer:
