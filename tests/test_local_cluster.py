@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from localcluster.instance import is_running
@@ -57,8 +59,8 @@ def checkout():
 
 def test_up_makes_a_cluster_and_shows_the_tour_and_up_again_is_harmless(checkout):
     first = checkout.run("up")
-    for word in ("s0 started", "s1 started", "the router started", "publish route version 1", "R12", "R13",
-                 "IL101", "R31", "scripts/cluster ask", "make down"):
+    for word in ("s0 started", "s1 started", "the router started", "publish route version 1", "R10", "R12", "R13",
+                 "EXPLAIN ROUTE", "IL101", "R31", "scripts/cluster ask", "make down"):
         assert word in first, f"{word!r} is not in:\n{first}"
     before = checkout.state(), checkout.postmaster("s0"), checkout.postmaster("s1")
     second = checkout.run("up")
@@ -96,18 +98,28 @@ def test_down_stops_everything_and_keeps_the_data_and_purge_deletes_it(checkout)
     assert not checkout.var.exists()
 
 
-def test_a_taken_line_port_is_said_and_the_next_one_is_used(checkout):
-    with socket.socket() as squatter:
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            squatter.bind(("127.0.0.1", 47210))
-            squatter.listen()
-        except OSError:
-            pass  # someone else has it already: as good
+def test_taken_ports_are_said_and_the_next_ones_are_used(checkout):
+    with socket.socket() as one, socket.socket() as two:
+        for squatter, port in ((one, 6432), (two, 47210)):
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                squatter.bind(("127.0.0.1", port))
+                squatter.listen()
+            except OSError:
+                pass  # someone else has it already: as good
         text = checkout.run("up", "--no-tour")
-    assert "port 47210 is taken" in text
-    assert checkout.state()["line_port"] > 47210
+    assert "port 6432 is taken" in text and "port 47210 is taken" in text
+    assert checkout.state()["pg_port"] > 6432 and checkout.state()["line_port"] > 47210
     checkout.run("ask", "STATUS")
+
+
+def test_the_postgresql_listener_asks_for_the_password_that_up_tells(checkout):
+    text = checkout.run("up", "--no-tour")
+    conninfo = re.search(r"the router +psql '([^']*)'", text).group(1)
+    with psycopg.connect(conninfo) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(conninfo.replace("password=app", "password=other"))
 
 
 def test_a_shard_whose_port_was_taken_meanwhile_moves_to_another_and_the_router_finds_it(checkout):

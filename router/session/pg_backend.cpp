@@ -158,17 +158,8 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
             lease_ = std::move(*lent);
         }
         shard_ = *shard;
-    } else if (auto ready = pools.try_any(routes->table->version)) {
-        lease_ = std::move(ready->lease);
-        shard_ = ready->shard;
-    } else {
-        waiting_ = true;
-        gave_up_.reset();
-        auto lent = co_await pools.any(routes->table->version, &gave_up_);
-        waiting_ = false;
-        if (!lent) co_return std::move(lent.error());
-        lease_ = std::move(lent->lease);
-        shard_ = lent->shard;
+    } else if (auto refused = co_await lend_any(pools, routes->table->version)) {
+        co_return refused;
     }
     exchange_->reset();
     effect_ = Effect::read;
@@ -188,6 +179,35 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
         }
     }
     if (lease_->applied_parameters() != parameters_) co_return co_await apply_parameters();
+    co_return std::nullopt;
+}
+
+// For what any shard can answer, a session keeps to one: objects' numbers in the system catalogs,
+// which drivers carry from one look-up to the next, differ between shards.
+Task<std::optional<Refusal>> PgClient::lend_any(LoginPools &pools, std::int32_t version) {
+    gave_up_.reset();
+    if (any_shard_ && *any_shard_ < pools.size() && !pools[*any_shard_].known_down()) {
+        shard_ = *any_shard_;
+        if (auto ready = pools[shard_].try_acquire(version)) {
+            lease_ = std::move(*ready);
+            co_return std::nullopt;
+        }
+        waiting_ = true;
+        auto lent = co_await pools[shard_].acquire(version, &gave_up_);
+        waiting_ = false;
+        if (lent) {
+            lease_ = std::move(*lent);
+            co_return std::nullopt;
+        }
+        if (lent.error().code != Code::R30) co_return std::move(lent.error());
+    }
+    waiting_ = true;
+    auto lent = co_await pools.any(version, &gave_up_);
+    waiting_ = false;
+    if (!lent) co_return std::move(lent.error());
+    lease_ = std::move(lent->lease);
+    shard_ = lent->shard;
+    any_shard_ = shard_;
     co_return std::nullopt;
 }
 

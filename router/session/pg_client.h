@@ -189,6 +189,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> ensure(const sql::Facts &facts,
                                                       std::optional<Target> target);
     [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard);
+    [[nodiscard]] Task<std::optional<Refusal>> lend_any(LoginPools &pools, std::int32_t version);
     [[nodiscard]] Task<std::optional<Refusal>> apply_parameters();
     [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
     void open_block();
@@ -247,6 +248,7 @@ class PgClient final : public Client, private ExchangeOwner {
 
     Lease lease_;
     ShardIndex shard_ = 0;
+    std::optional<ShardIndex> any_shard_;  ///< of this route version's shards; see lend_any()
     Hold hold_ = Hold::none;
     Transaction transaction_ = Transaction::none;
     Effect effect_ = Effect::read;

@@ -308,12 +308,13 @@ Task<void> PgClient::describe(std::string_view body) {
         co_return fail_round(malformed());
     if (what == 'P') {
         const Portal *portal = find_portal(name);
-        if (portal == nullptr) co_return fail_round(no_such_portal(name));
-        if (portal->local) {
+        if (portal != nullptr && portal->local) {
             describe_local(*portal->prepared->facts);
             co_return;
         }
-        if (!lease_) co_return fail_round(no_such_portal(name));
+        // One that DECLARE has made is known to the transaction's backend alone.
+        if (!lease_ || (portal == nullptr && hold_ != Hold::pinned))
+            co_return fail_round(no_such_portal(name));
         wire::FrameWriter(lease_->out(), 'D').bytes("P").string(name);
         exchange_->expect(Kind::describe_portal);
         co_return;
@@ -357,7 +358,12 @@ Task<void> PgClient::execute(std::string_view body) {
     const std::uint32_t most = fields.int32();
     if (!fields.ok() || !fields.at_end()) co_return fail_round(malformed());
     Portal *portal = find_portal(name);
-    if (portal == nullptr) co_return fail_round(no_such_portal(name));
+    if (portal == nullptr) {
+        if (hold_ != Hold::pinned) co_return fail_round(no_such_portal(name));
+        wire::FrameWriter(lease_->out(), 'E').string(name).int32(most);
+        exchange_->expect(Kind::execute);
+        co_return;
+    }
     const std::shared_ptr<const sql::Facts> facts = portal->prepared->facts;
     if (portal->local) {
         if (facts->action == Action::empty) {
@@ -417,7 +423,7 @@ void PgClient::close(std::string_view body) {
         return;
     }
     Portal *portal = find_portal(name);
-    const bool local = portal == nullptr || portal->local || !lease_;
+    const bool local = portal != nullptr ? portal->local || !lease_ : hold_ != Hold::pinned;
     if (portal != nullptr)
         extended_->portals.erase(extended_->portals.begin() + (portal - extended_->portals.data()));
     if (local) {

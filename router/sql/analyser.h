@@ -2,8 +2,8 @@
 //
 // Its parts: analysis.cpp (texts), utility.cpp (statements that are no queries), query.cpp (SELECT,
 // WITH), from_clause.cpp (FROM, joins), modify.cpp (INSERT, UPDATE, DELETE, MERGE), equality.cpp
-// (conditions to pins), expressions.cpp (functions, operators, sub-links), missing.cpp (why a table
-// is not pinned).
+// (conditions to pins), parameters.cpp (their types), expressions.cpp (functions, operators,
+// sub-links), missing.cpp (why a table is not pinned).
 //
 // Each step returns false when the statement is refused; `refusal` then says why.
 #pragma once
@@ -14,6 +14,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace interlock::sql {
@@ -135,7 +136,7 @@ class Analyser {
     Target column(const Node *node, const Scope &scope, std::uint32_t &type) const;
     std::optional<Constant> constant(const Node *node);
     std::optional<Constant> literal(const PgQuery__AConst &value);
-    std::optional<PinSource> source(const Constant &constant, std::uint32_t column_type) const;
+    std::optional<PinSource> source(const Constant &constant, std::uint32_t column_type);
     std::optional<std::uint32_t> literal_at(int location, bool negated, bool &negative);
     Pin known_pin(Target target) const;
     std::uint32_t node_of(Level &level, Target target) const;
@@ -154,6 +155,13 @@ class Analyser {
     void note_operator(std::string_view name);
     bool sublink(const PgQuery__SubLink &sublink, const Scope &scope);
     bool step();
+
+    // parameters.cpp
+    void note_parameter(const Node *node, std::uint32_t type, bool array = false);
+    void note_parameter_at(std::uint32_t location, std::uint32_t type, bool array = false);
+    void note_untyped(const Node *node);
+    void note_comparison(const PgQuery__AExpr &expression, const Scope &scope);
+    bool check_parameters();
 
     // missing.cpp
     bool refuse_unpinned(Level &level, std::uint32_t relation, Place place);
@@ -181,6 +189,14 @@ class Analyser {
         KeyType type;
     };
     std::vector<Emitted> emitted_;
+    /// Each place where a parameter stands, by its location.
+    struct ParameterUse {
+        std::uint32_t number = 0;  ///< from 0
+        std::uint32_t type = 0;    ///< what it is there; 0: not known
+        bool array = false;
+        bool any_type = false;  ///< says nothing about its type: $1 IS NULL
+    };
+    std::unordered_map<std::uint32_t, ParameterUse> parameters_;
 };
 
 /// "account_id", quoted where SQL needs it.

@@ -23,6 +23,8 @@
 //    varchar; bytea): there "=" compares without loss and is transitive. float, numeric, bpchar and
 //    name columns are no links. text columns other than shard keys may have a nondeterministic
 //    collation, so they are no links either.
+//    The type of a parameter is the server's affair until it is bound, and follows from all the
+//    places where it stands; so each of them must agree (parameters.cpp).
 // 4. A sub-select in FROM, an arm of a set operation, a WITH query is judged by itself. Its output
 //    columns that are pinned columns or constants hold one of the constants, or NULL, in each row;
 //    so do the columns of VALUES lists. A sub-select in an expression, or a LATERAL one, is
@@ -159,9 +161,9 @@ bool Analyser::statement(const Node *node, std::size_t offset, std::size_t lengt
         facts.returns_rows = node->delete_stmt->n_returning_list > 0;
         break;
     case PG_QUERY__NODE__NODE_MERGE_STMT: break;
-    default: return utility(node);
+    default: return utility(node) && check_parameters();
     }
-    return query(node, nullptr, nullptr, {}, nullptr);
+    return query(node, nullptr, nullptr, {}, nullptr) && check_parameters();
 }
 
 Result<std::vector<StatementFacts>, Refusal> analyse(std::string_view text, const Shape &shape,

@@ -155,12 +155,13 @@ std::optional<Constant> Analyser::constant(const Node *node) {
 }
 
 /// The constant as a value of a column of this type, if it is of the column's family.
-std::optional<PinSource> Analyser::source(const Constant &constant,
-                                          std::uint32_t column_type) const {
+std::optional<PinSource> Analyser::source(const Constant &constant, std::uint32_t column_type) {
     if (column_type == 0) return std::nullopt;
     if (constant.type != 0 && !same_family(constant.type, column_type)) return std::nullopt;
     if (constant.integer_literal && family_of_type(column_type) != placement::KeyFamily::integer)
         return std::nullopt;
+    if (constant.key.from == KeySource::From::parameter && constant.type == 0)
+        note_parameter_at(constant.key.offset, column_type);
     return PinSource{constant.key, constant.type == 0 ? column_type : 0};
 }
 
@@ -325,10 +326,12 @@ void Analyser::any_array(const PgQuery__AExpr &expression, const Scope &scope, R
     }
     auto value = constant(array);
     if (!value || value->integer_literal || value->type != 0) return;
-    if (value->key.from == KeySource::From::parameter)
+    if (value->key.from == KeySource::From::parameter) {
         value->key.from = KeySource::From::array;
-    else if (value->key.from == KeySource::From::literal)
+        if (element == 0) note_parameter_at(value->key.offset, type, true);
+    } else if (value->key.from == KeySource::From::literal) {
         value->key.from = KeySource::From::array_text;
+    }
     value->key.cast = element;
     const std::uint32_t node = node_of(level, target);
     const Pin pin = make_pin({{value->key, element == 0 ? type : 0}}, type, array_weight);

@@ -21,6 +21,17 @@ std::string describe_effect(Builtin kind) {
                : "it has effects outside the row, which the router cannot see";
 }
 
+/// Where an expression begins, as far as its own nodes say; -1 where they do not.
+int location_of(const Node *node) {
+    if (node == nullptr || node->node_case == PG_QUERY__NODE__NODE__NOT_SET) return -1;
+    const ProtobufCMessage &message = node->column_ref->base;  // each member is a message
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message.descriptor, "location");
+    if (field == nullptr || field->type != PROTOBUF_C_TYPE_INT32) return -1;
+    return *reinterpret_cast<const std::int32_t *>(reinterpret_cast<const char *>(&message) +
+                                                   field->offset);
+}
+
 std::string effect_hint(std::string_view name) {
     if (name == "nextval" || name == "currval" || name == "lastval" || name == "setval")
         return "Each shard has its own sequences: let the application make the number, or use "
@@ -85,12 +96,12 @@ bool Analyser::walk(const Node *node, const Scope &scope) {
     switch (node->node_case) {
     case PG_QUERY__NODE__NODE__NOT_SET:
     case PG_QUERY__NODE__NODE_A_CONST:
-    case PG_QUERY__NODE__NODE_PARAM_REF:
     case PG_QUERY__NODE__NODE_A_STAR:
     case PG_QUERY__NODE__NODE_INTEGER:
     case PG_QUERY__NODE__NODE_STRING:
     case PG_QUERY__NODE__NODE_SQLVALUE_FUNCTION:
     case PG_QUERY__NODE__NODE_SET_TO_DEFAULT: return true;
+    case PG_QUERY__NODE__NODE_PARAM_REF: note_parameter(node, 0); return true;
 
     case PG_QUERY__NODE__NODE_COLUMN_REF: {
         const PgQuery__ColumnRef &reference = *node->column_ref;
@@ -101,7 +112,7 @@ bool Analyser::walk(const Node *node, const Scope &scope) {
         const PgQuery__AIndirection &indirection = *node->a_indirection;
         for (std::size_t i = 0; i < indirection.n_indirection; ++i) {
             const std::string_view field = string_of(indirection.indirection[i]);
-            if (!field.empty() && !field_name(field, -1)) return false;
+            if (!field.empty() && !field_name(field, location_of(indirection.arg))) return false;
         }
         return walk_fields(indirection.base, scope);
     }
@@ -119,11 +130,17 @@ bool Analyser::walk(const Node *node, const Scope &scope) {
             if (!operator_name(expression.name, expression.n_name, expression.location))
                 return false;
         }
+        note_comparison(expression, scope);
         return walk(expression.lexpr, scope) && walk(expression.rexpr, scope);
     }
     case PG_QUERY__NODE__NODE_FUNC_CALL: return function(*node->func_call, scope);
     case PG_QUERY__NODE__NODE_SUB_LINK: return sublink(*node->sub_link, scope);
-    case PG_QUERY__NODE__NODE_TYPE_CAST: return walk(node->type_cast->arg, scope);
+    case PG_QUERY__NODE__NODE_TYPE_CAST: {
+        bool array = false;
+        if (const std::uint32_t type = cast_type(*node->type_cast->type_name, array))
+            note_parameter(node->type_cast->arg, type, array);
+        return walk(node->type_cast->arg, scope);
+    }
     case PG_QUERY__NODE__NODE_COLLATE_CLAUSE: return walk(node->collate_clause->arg, scope);
     case PG_QUERY__NODE__NODE_CASE_EXPR:
         if (node->case_expr->arg != nullptr) note_operator("=");
@@ -140,7 +157,10 @@ bool Analyser::walk(const Node *node, const Scope &scope) {
 
     case PG_QUERY__NODE__NODE_A_ARRAY_EXPR: return walk_fields(node->a_array_expr->base, scope);
     case PG_QUERY__NODE__NODE_A_INDICES: return walk_fields(node->a_indices->base, scope);
-    case PG_QUERY__NODE__NODE_NULL_TEST: return walk_fields(node->null_test->base, scope);
+    case PG_QUERY__NODE__NODE_NULL_TEST:
+        if (!walk(node->null_test->arg, scope)) return false;
+        note_untyped(node->null_test->arg);
+        return true;
     case PG_QUERY__NODE__NODE_BOOLEAN_TEST: return walk_fields(node->boolean_test->base, scope);
     case PG_QUERY__NODE__NODE_CASE_WHEN: return walk_fields(node->case_when->base, scope);
     case PG_QUERY__NODE__NODE_COALESCE_EXPR: return walk_fields(node->coalesce_expr->base, scope);
@@ -157,10 +177,10 @@ bool Analyser::walk(const Node *node, const Scope &scope) {
     case PG_QUERY__NODE__NODE_INDEX_ELEM: return walk(node->index_elem->expr, scope);
 
     case PG_QUERY__NODE__NODE_CURRENT_OF_EXPR:
-        return refuse(Code::R01, -1, "WHERE CURRENT OF is not routed",
+        return refuse(Code::R01, static_cast<int>(offset_), "WHERE CURRENT OF is not routed",
                       "Name the row by its shard key and primary key.");
     default:
-        return refuse(Code::R01, -1,
+        return refuse(Code::R01, std::max(location_of(node), static_cast<int>(offset_)),
                       "the statement contains a construct that the router does not know");
     }
 }
@@ -195,6 +215,8 @@ bool Analyser::function_name(Node **name, std::size_t count, int location) {
             return true;
         }
     }
+    // What the views of information_schema are made of; drivers use them too.
+    if (schema == "information_schema" && function.starts_with("_pg_")) return true;
     if (count == 1) {
         for (const std::string &candidate : names_.search_path) {
             if (!names_.routes.declares_function(candidate, function)) continue;

@@ -248,7 +248,8 @@ bool Analyser::from_item(const Node *node, Level &level, const Scope *parent, co
         return true;
     }
     default:
-        return refuse(Code::R01, -1, "FROM contains a construct that the router does not know");
+        return refuse(Code::R01, static_cast<int>(offset_),
+                      "FROM contains a construct that the router does not know");
     }
 }
 
@@ -322,7 +323,8 @@ bool Analyser::join(const PgQuery__JoinExpr &join, Level &level, const Scope *pa
         names.push_back(string_of(join.using_clause[i]));
     if (join.is_natural) {
         if (of_left.open || of_right.open)
-            return refuse(Code::R20, -1, "NATURAL JOIN with columns that are not known",
+            return refuse(Code::R20, static_cast<int>(offset_),
+                          "NATURAL JOIN with columns that are not known",
                           "Use JOIN ... ON or JOIN ... USING.");
         for (const JoinColumn &column : of_left.columns)
             for (const JoinColumn &other : of_right.columns)

@@ -9,6 +9,18 @@ std::string key_of(const Table &table) {
     return quote_identifier(table.columns[table.key_column].name);
 }
 
+/// The column that the value at this position of a row goes to, where it is a whole column.
+std::optional<std::uint16_t> inserted_column(const PgQuery__InsertStmt &statement,
+                                             const Table &table, std::size_t position) {
+    if (statement.n_cols == 0)
+        return position < table.columns.size()
+                   ? std::optional<std::uint16_t>(static_cast<std::uint16_t>(position))
+                   : std::nullopt;
+    if (position >= statement.n_cols) return std::nullopt;
+    const PgQuery__ResTarget &column = *statement.cols[position]->res_target;
+    return column.n_indirection == 0 ? table.find_column(column.name) : std::nullopt;
+}
+
 }  // namespace
 
 // SET items. The shard key stays what it is.
@@ -21,6 +33,9 @@ bool Analyser::assignments(Node **list, std::size_t count, const Table &table, c
                               " cannot be updated",
                           "Leave it out of SET; to move a row, delete it and insert it anew in "
                           "two transactions.");
+        if (item.n_indirection == 0)
+            if (const auto column = table.find_column(item.name))
+                note_parameter(item.val, table.columns[*column].type_oid);
         if (!walk_fields(item.base, scope)) return false;
     }
     return true;
@@ -91,6 +106,9 @@ bool Analyser::insert_rows(const PgQuery__InsertStmt &statement, const Table &ta
                 if (!walk(item, scope)) return false;
                 return no_constant(location, "no constant");
             }
+            for (std::size_t k = 0; k < row.n_items; ++k)
+                if (const auto column = inserted_column(statement, table, k))
+                    note_parameter(row.items[k], table.columns[*column].type_oid);
             if (!walk_list(row.items, row.n_items, scope)) return false;
         }
         const auto weight = static_cast<std::uint32_t>(sources.size());
@@ -104,8 +122,11 @@ bool Analyser::insert_rows(const PgQuery__InsertStmt &statement, const Table &ta
         if (key.pin != nullptr && key.untyped) {
             // A constant without a type takes the column's.
             std::vector<PinSource> sources = key.pin->sources;
-            for (PinSource &source : sources)
+            for (PinSource &source : sources) {
                 source.type = key_type;
+                if (source.key.from == KeySource::From::parameter)
+                    note_parameter_at(source.key.offset, key_type);
+            }
             pin = make_pin(std::move(sources), key_type, key.pin->weight);
         } else if (key.pin != nullptr && key.pin->family == family_of(table.key_type)) {
             pin = key.pin;

@@ -338,8 +338,12 @@ bool Analyser::values(const PgQuery__SelectStmt &statement, const Scope *parent,
             const std::uint32_t type = column.untyped ? oid::text : column.type;
             output.type = type;
             output.linkable = true;
-            for (PinSource &source : column.sources)
-                if (source.key.cast == 0) source.type = type;
+            for (PinSource &source : column.sources) {
+                if (source.key.cast != 0) continue;
+                source.type = type;
+                if (source.key.from == KeySource::From::parameter)
+                    note_parameter_at(source.key.offset, type);
+            }
             const auto weight = static_cast<std::uint32_t>(column.sources.size());
             output.pin = make_pin(std::move(column.sources), type, weight);
         }

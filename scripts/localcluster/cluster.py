@@ -13,6 +13,7 @@ from .owner import instance_owner
 from .ports import free_port, is_free
 from .settings import render_ini
 
+PG_PORT = 6432
 LINE_PORT = 47210
 DATABASE = "app"
 SHARDS = ("s0", "s1")
@@ -29,6 +30,11 @@ ROLES = """
 DO $$ BEGIN
     IF to_regrole('app') IS NULL THEN CREATE ROLE app LOGIN; END IF;
     IF to_regrole('interlock_router') IS NULL THEN CREATE ROLE interlock_router LOGIN; END IF;
+    -- The router asks for it; the instances, which only this machine can reach, trust everyone.
+    IF EXISTS (SELECT FROM pg_authid WHERE rolname = 'app' AND rolpassword IS NULL) THEN
+        SET LOCAL password_encryption = 'scram-sha-256';
+        ALTER ROLE app PASSWORD 'app';
+    END IF;
 END $$;
 SELECT 'CREATE DATABASE app' WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = 'app') \\gexec
 """
@@ -70,6 +76,17 @@ def describe_sql(conninfo):
     return "\n".join(lines)
 
 
+def choose_port(remembered, first):
+    """The port of last time, or the first free one from `first` on."""
+    if remembered and is_free(remembered):
+        return remembered
+    port = first
+    while not is_free(port):
+        print(f"port {port} is taken, trying {port + 1}")
+        port += 1
+    return port
+
+
 class LocalCluster:
     """Instances s0 and s1, the catalog on s0, one router."""
 
@@ -82,6 +99,14 @@ class LocalCluster:
     @property
     def line_port(self):
         return self.home.state["line_port"]
+
+    @property
+    def pg_port(self):
+        return self.home.state["pg_port"]
+
+    @property
+    def pg_conninfo(self):
+        return f"host=127.0.0.1 port={self.pg_port} dbname={DATABASE} user=app password=app"
 
     def instance(self, name):
         port = self.home.state["ports"].get(name)
@@ -145,12 +170,13 @@ class LocalCluster:
 
     def up_router(self):
         if self.router_pid() and self.router_answers():
-            print(f"the router runs on port {self.line_port}")
+            print(f"the router runs on ports {self.pg_port} (PostgreSQL) and {self.line_port} (line protocol)")
             return
         if self.router_pid():
             print("the router does not answer: ending it")
             end_process(self.router_pid())
-        self.home.remember(line_port=self.choose_line_port(), router_pid=None)
+        self.home.remember(pg_port=choose_port(self.pg_port, PG_PORT),
+                           line_port=choose_port(self.line_port, LINE_PORT), router_pid=None)
         config, log = self.write_config(), self.home.path("router.log")
         with log.open("ab") as file:
             process = subprocess.Popen(
@@ -164,23 +190,14 @@ class LocalCluster:
                 raise InstanceError(f"the router did not start:\n{tail}")
             time.sleep(0.05)
         self.home.remember(router_pid=process.pid)
-        print(f"the router started on port {self.line_port}")
-
-    def choose_line_port(self):
-        remembered = self.line_port
-        if remembered and is_free(remembered):
-            return remembered
-        port = LINE_PORT
-        while not is_free(port):
-            print(f"port {port} is taken, trying {port + 1}")
-            port += 1
-        return port
+        print(f"the router started on ports {self.pg_port} (PostgreSQL) and {self.line_port} (line protocol)")
 
     def write_config(self):
         config = self.home.path("interlock.ini")
         config.write_text(
             "# Written by `make up`; SIGHUP makes the router read it again.\n" + render_ini({
                 "catalog": {"conninfo": self.conninfo("s0", "interlock_router")},
+                "pg": {"listen": f"127.0.0.1:{self.pg_port}"},
                 "line": {"listen": f"127.0.0.1:{self.line_port}"},
                 "backend": {"options": "user=app"},
             }))
@@ -195,6 +212,15 @@ class LocalCluster:
         shutil.copy2(built, copy.with_suffix(".new"))
         copy.with_suffix(".new").rename(copy)
         return copy
+
+    def psql(self, script):
+        """Runs a script through psql on the router's PostgreSQL listener; what it printed, errors included."""
+        done = subprocess.run([self.instance("s0").bin / "psql", "-X", "-d", self.pg_conninfo],
+                              input=script, env=self.owner.environment(), cwd="/", text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode != 0:
+            raise InstanceError(f"psql failed:\n{done.stdout}")
+        return done.stdout
 
     def router_answers(self):
         try:

@@ -19,7 +19,7 @@ class Home:
         self.owner = owner
         self.place = self.var if owner.can_reach(self.var) else self.elsewhere(root)
         self.state_file = self.place / "cluster.json"
-        self.state = {"ports": {}, "line_port": None, "router_pid": None}
+        self.state = {"ports": {}, "pg_port": None, "line_port": None, "router_pid": None}
         if self.state_file.exists():
             self.state.update(json.loads(self.state_file.read_text()))
 

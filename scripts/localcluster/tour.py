@@ -1,17 +1,16 @@
-"""The tour: requests, and the answers of a running cluster. Each answer is checked as it is shown."""
+"""The tour: statements, and the answers of a running cluster. Each answer is checked as it is shown."""
 
 from .instance import InstanceError
 from .line import LineClient, parse_answer
 
+OWNERS = ("ann", "bob", "cem", "dora")
 SELECT = "SELECT * FROM account WHERE account_id = ?"
-INSERT = "INSERT INTO account (account_id, owner, balance, version) VALUES (?, ?, ?, ?)"
 DEBIT = "UPDATE account SET balance = balance - ? WHERE account_id = ?"
 CREDIT = "UPDATE account SET balance = balance + ? WHERE account_id = ?"
-OWNERS = ("ann", "bob", "cem", "dora")
 
 
 class Tour:
-    """Talks to the router as any application would, and to a shard as someone with psql would."""
+    """Talks to the router with psql and by the line protocol, and to a shard as someone past the router would."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -26,34 +25,45 @@ class Tour:
         return [int(word) for word in text.split()]
 
     def run(self):
+        self.prepare()
+        print(f"\n$ psql '{self.cluster.pg_conninfo}'")
+        self.inserts()
+        self.same_shard_transfer()
+        self.cross_shard_transfer()
+        self.where_it_goes()
+        self.refusals()
         with LineClient("127.0.0.1", self.cluster.line_port) as self.client:
-            self.prepare()
-            self.inserts()
-            self.same_shard_transfer()
-            self.cross_shard_transfer()
-            self.refusals()
-            self.wrong_shard()
+            self.line_protocol()
+        self.wrong_shard()
 
     def prepare(self):
         """Takes away what an earlier tour left, so that this one's answers are the same."""
-        for key in self.s0 + self.s1:
-            answer = self.client.q("DELETE FROM account WHERE account_id = ?", key)
-            if not answer.ok:
-                raise InstanceError(f"the tour cannot begin: {answer.raw}")
+        for name, keys in (("s0", self.s0), ("s1", self.s1)):
+            self.cluster.instance(name).psql(
+                f"DELETE FROM account WHERE account_id IN ({keys[0]}, {keys[1]})", "app", "app")
 
     # -- showing ---------------------------------------------------------------------------------
 
     def title(self, text):
         print(f"\n-- {text}")
 
+    def psql(self, *steps):
+        """One session of psql through the router: (expected SQLSTATE, statement) after another."""
+        script = "\\set VERBOSITY default\n" + "".join(f"{sql};\n\\echo @@ :SQLSTATE\n" for _, sql in steps)
+        text = self.cluster.psql(script)
+        for expected, sql in steps:
+            said, mark, text = text.partition("@@ ")
+            state, _, text = text.partition("\n")
+            print(f"   > {sql};")
+            for line in said.strip("\n").splitlines():
+                print(f"   < {line}")
+            if not mark or state != expected:
+                raise InstanceError(f"the tour expected {expected} here, not {state or 'the end of psql'}")
+
     def ask(self, expected, sql, *params):
-        """Sends, prints and checks: `expected` is OK or the code the answer must have."""
+        """Sends, prints and checks a line: `expected` is OK or the code the answer must have."""
         shown = ", ".join(str(p) for p in params)
         self.show(expected, sql + (f"   [{shown}]" if params else ""), self.client.q(sql, *params))
-
-    def ask_raw(self, expected, line):
-        """The same with a request line as it goes over the wire."""
-        self.show(expected, line.replace("\t", "<TAB>"), parse_answer(self.client.ask(line)))
 
     def show(self, expected, request, answer):
         print(f"   > {request}")
@@ -65,55 +75,63 @@ class Tour:
 
     def inserts(self):
         self.title("The shard key decides the shard")
-        for key, owner in zip(self.s0 + self.s1, OWNERS):
-            self.ask("OK", INSERT, key, owner, 100, 0)
+        self.psql(*(("00000", f"INSERT INTO account VALUES ({key}, '{owner}', 100, 0)")
+                    for key, owner in zip(self.s0 + self.s1, OWNERS)))
 
     def same_shard_transfer(self):
-        self.title(f"A transfer between {self.s0[0]} and {self.s0[1]}, both on s0: one backend, one transaction")
-        self.ask("OK", "BEGIN")
-        self.ask("OK", DEBIT, 30, self.s0[0])
-        self.ask("OK", CREDIT, 30, self.s0[1])
-        self.ask("OK", "COMMIT")
-        self.ask("OK", SELECT, self.s0[0])
+        one, two = self.s0
+        self.title(f"A transfer between {one} and {two}, both on s0: one backend, one transaction")
+        self.psql(("00000", "BEGIN"),
+                  ("00000", f"UPDATE account SET balance = balance - 30 WHERE account_id = {one}"),
+                  ("00000", f"UPDATE account SET balance = balance + 30 WHERE account_id = {two} RETURNING balance"),
+                  ("00000", "COMMIT"))
 
     def cross_shard_transfer(self):
-        self.title(f"A transfer from {self.s0[0]} on s0 to {self.s1[0]} on s1 is refused, and undone at once")
-        self.ask("OK", "BEGIN")
-        self.ask("OK", DEBIT, 30, self.s0[0])
-        self.ask("R12", CREDIT, 30, self.s1[0])
-        self.ask("R13", "COMMIT")
-        self.ask("OK", "ROLLBACK")
-        self.ask("OK", SELECT, self.s0[0])
-        self.ask("OK", SELECT, self.s1[0])
+        here, there = self.s0[0], self.s1[0]
+        self.title(f"A transfer from {here} on s0 to {there} on s1 is refused, and undone at once")
+        self.psql(("00000", "BEGIN"),
+                  ("00000", f"UPDATE account SET balance = balance - 30 WHERE account_id = {here}"),
+                  ("IL012", f"UPDATE account SET balance = balance + 30 WHERE account_id = {there}"),
+                  ("00000", "COMMIT"),
+                  ("00000", f"SELECT balance FROM account WHERE account_id = {here}"))
+
+    def where_it_goes(self):
+        self.title("Where a statement goes, without running it")
+        self.psql(("00000", "EXPLAIN ROUTE SELECT a.owner, b.owner FROM account a JOIN account b USING (account_id)"
+                            f" WHERE a.account_id = {self.s1[0]}"))
 
     def refusals(self):
         key, other = self.s0[0], self.s1[0]
         self.title("What cannot be proven to be one shard's is refused, with the reason")
+        self.psql(
+            ("IL010", "DELETE FROM account"),
+            ("IL010", f"SELECT * FROM account WHERE account_id = {key} OR balance > 0"),
+            ("IL011", f"SELECT * FROM account WHERE account_id IN ({key}, {other})"),
+            ("IL024", "DROP TABLE account"),
+            ("IL025", "LISTEN news"),
+            ("IL029", f"UPDATE account SET account_id = {other} WHERE account_id = {key}"),
+            ("23514", f"UPDATE account SET balance = -1 WHERE account_id = {key}"),
+        )
+
+    def line_protocol(self):
+        self.title("The line protocol, for scripts: a fixed grammar, and the shard, route version and backend of each answer")
+        key, other = self.s0[0], self.s1[0]
         for expected, sql, *params in [
-            ("R01", f"{SELECT} ORDER BY account_id", key),
-            ("R10", "DELETE FROM account"),
-            ("R11", "SELECT * FROM account WHERE account_id IN (?, ?)", key, other),
-            ("R20", "SELECT * FROM account, account WHERE account_id = ?", key),
-            ("R21", "SELECT * FROM account WHERE account_id IN (SELECT account_id FROM account)"),
-            ("R22", f"{SELECT}; DROP TABLE account", key),
-            ("R23", f"{SELECT} -- only this one", key),
-            ("R24", "DROP TABLE account"),
-            ("R25", "SET statement_timeout = '1s'"),
-            ("R26", "SELECT * FROM acount WHERE account_id = ?", key),
-            ("R27", SELECT, "abc"),
+            ("OK", SELECT, key),
+            ("OK", "BEGIN"),
+            ("OK", DEBIT, 30, key),
+            ("R12", CREDIT, 30, other),
+            ("R13", "COMMIT"),
+            ("OK", "ROLLBACK"),
             ("R28", f"SELECT * FROM account WHERE account_id = {key}"),
-            ("R29", "UPDATE account SET account_id = ? WHERE account_id = ?", other, key),
             ("R31", DEBIT, 1000000, key),
         ]:
             self.ask(expected, sql, *params)
-        self.ask_raw("R02", "Q\tSELECT%ZZ")
-        self.ask("OK", "BEGIN")
-        self.ask("R40", "BEGIN")
-        self.ask("OK", "ROLLBACK")
+        self.show("R02", "Q<TAB>SELECT%ZZ", parse_answer(self.client.ask("Q\tSELECT%ZZ")))
 
     def wrong_shard(self):
         key = self.s0[0]
-        self.title(f"psql, past the router: account {key} belongs to s0, so s1 itself refuses it")
+        self.title(f"Past the router: account {key} belongs to s0, so s1 itself refuses it")
         sql = f"INSERT INTO account VALUES ({key}, 'eve', 100, 0);"
         print(f"   $ psql '{self.cluster.conninfo('s1', 'app')}' -v VERBOSITY=verbose")
         print(f"   > {sql}")
@@ -124,13 +142,11 @@ class Tour:
 
 
 def farewell(cluster):
-    port = cluster.line_port
     print(f"""
 The cluster is up. Talk to it:
-   scripts/cluster ask 'SELECT * FROM account WHERE account_id = ?' 1
-   scripts/cluster ask STATUS
-   the router   127.0.0.1:{port}, a request a line, fields separated by tabs and URL-encoded, e.g. in bash:
-                exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'Q\\tSELECT %%2A FROM account WHERE account_id %%3D ?\\t1\\n' >&3; head -n1 <&3
+   the router   psql '{cluster.pg_conninfo}'   (or any other PostgreSQL client)
+   for scripts  scripts/cluster ask 'SELECT * FROM account WHERE account_id = ?' 1
+                scripts/cluster ask STATUS      (the line protocol, on 127.0.0.1:{cluster.line_port})
    shard s0     psql '{cluster.conninfo("s0", "app")}'   (the catalog is here too: schema interlock)
    shard s1     psql '{cluster.conninfo("s1", "app")}'
    files        {cluster.home.var}: interlock.ini, router.log, s0.log, s1.log
