@@ -8,7 +8,8 @@ from . import client, units
 from .client import Gone
 from .shrink import shrink
 
-MOST_FAULTS = 12
+MOST_FAULTS = 40     # then a run stops
+MOST_OF_A_KIND = 2   # are told of
 
 
 class Fault:
@@ -18,6 +19,8 @@ class Fault:
         self.what, self.expected, self.got, self.show = what, expected, got, show
         self.context, self.seed, self.number = context, seed, number
         self.shrunk = None
+        # Without what differs from one statement to the next.
+        self.kind = what, *(re.sub(r"[^A-Za-z ]+|\b(rows|SELECT) \d+.*", "#", str(text))[:60] for text in (expected, got))
 
     def __str__(self):
         lines = [f"** {self.what}  (seed {self.seed}, unit {self.number})", f"   {self.show}",
@@ -124,6 +127,7 @@ class Runner:
         self.connect_plain = connect_plain or (lambda: shop.plain_client())
         self.places = ("s0", "s1", "plain") if sharded else ("control", "plain")
         self.faults = []
+        self.kinds = Counter()
         self.statistics = Statistics()
         self.sessions = [Session(connect_router, self.connect_plain) for _ in range(sessions)]
         self.log = []               # units since the last comparison of the tables
@@ -137,7 +141,8 @@ class Runner:
     def fault(self, what, expected, got, step, context):
         fault = Fault(what, expected, got, step.show, list(context), self.seed, self.number)
         self.faults.append(fault)
-        if step.sql and len(self.faults) <= 6 and not context:
+        self.kinds[fault.kind] += 1
+        if step.sql and self.kinds[fault.kind] == 1 and not context:
             fault.shrunk = self.shrink(step.sql)
         return fault
 
@@ -339,6 +344,16 @@ class Runner:
         for session in self.sessions:
             session.close()
 
+    def told(self):
+        """The faults, the first of each kind."""
+        seen, told = Counter(), []
+        for fault in self.faults:
+            seen[fault.kind] += 1
+            if seen[fault.kind] <= MOST_OF_A_KIND:
+                told.append(str(fault))
+        told += [f"{count} times: {kind}" for kind, count in self.kinds.most_common() if count > MOST_OF_A_KIND]
+        return "\n".join(told)
+
     def summary(self, most=12):
         s = self.statistics
         lines = [str(s)]
@@ -376,7 +391,7 @@ class CaseRunner(Runner):
         if len(self.faults) > before:
             wrong = str(self.faults[-1])
             del self.faults[before:]
-            self.replace(session)
+            self.recover()
             return wrong
         allowed = set(expectation.split("/"))
         if "any" in allowed:
