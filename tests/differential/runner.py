@@ -8,7 +8,8 @@ from . import client, units
 from .client import Gone
 from .shrink import shrink
 
-MOST_FAULTS = 40     # then a run stops
+MOST_FAULTS = 200    # then a run stops
+MOST_KINDS = 25
 MOST_OF_A_KIND = 2   # are told of
 
 
@@ -262,7 +263,7 @@ class Runner:
         made = units.Units(rng, self.shop.world)
         end = self.statistics.statements + statements
         self.number = 0
-        while self.statistics.statements < end and len(self.faults) < MOST_FAULTS:
+        while self.statistics.statements < end and len(self.faults) < MOST_FAULTS and len(self.kinds) < MOST_KINDS:
             self.number += 1
             session = rng.choice(self.sessions)
             self.unit(session, made.unit(session))
