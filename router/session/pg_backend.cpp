@@ -178,7 +178,9 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
                                    "Nothing was done; it is safe to send the statement again.");
         }
     }
-    if (lease_->applied_parameters() != parameters_) co_return co_await apply_parameters();
+    // A transaction opens with what was in force when it began; its prologue does the rest.
+    const Parameters &wanted = in_block() ? block_->parameters : parameters_;
+    if (lease_->applied_parameters() != wanted) co_return co_await apply_parameters(wanted);
     co_return std::nullopt;
 }
 
@@ -213,17 +215,17 @@ Task<std::optional<Refusal>> PgClient::lend_any(LoginPools &pools, std::int32_t 
 
 // The client's settings, in front of its statement. A shard that has never taken them is asked
 // first; from then on they travel with the statement, without a round trip of their own.
-Task<std::optional<Refusal>> PgClient::apply_parameters() {
+Task<std::optional<Refusal>> PgClient::apply_parameters(Parameters wanted) {
     const auto from = std::static_pointer_cast<const ParameterSet>(lease_->applied_parameters());
-    const std::string sql = change_parameters_sql(from, parameters_);
+    const std::string sql = change_parameters_sql(from, wanted);
     if (sql.empty()) {
-        lease_->set_applied_parameters(parameters_);
+        lease_->set_applied_parameters(wanted);
         co_return std::nullopt;
     }
     const void *shard = &routes_in_use()->pools_for(backend_login_)[shard_];
-    if (parameters_ ? parameters_->accepted_by(shard) : true) {
+    if (wanted ? wanted->accepted_by(shard) : true) {
         append_query(sql, To::nobody);
-        lease_->set_applied_parameters(parameters_);
+        lease_->set_applied_parameters(wanted);
         co_return std::nullopt;
     }
     hold_status_ = true;
@@ -233,8 +235,8 @@ Task<std::optional<Refusal>> PgClient::apply_parameters() {
         refused->hint = "A setting of this session is not accepted by the shard.";
         co_return refused;
     }
-    lease_->set_applied_parameters(parameters_);
-    if (parameters_) parameters_->note_accepted(shard);
+    lease_->set_applied_parameters(wanted);
+    if (wanted) wanted->note_accepted(shard);
     co_return std::nullopt;
 }
 
@@ -277,9 +279,13 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
         // What came from the backend is worth a write of its own; our own answers wait for it.
         if (!out_.empty() && moved && !gone_ && !try_write()) gone_ = true;
         if (gone_) {
-            // Nobody reads: the statement goes on to its end, as it would on a server of its own,
-            // but a long answer is not waited for.
-            if (fed == Exchange::Feed::blocked) co_return backend_lost(AnswerEnd::lost);
+            // Nobody reads. A write goes on to its end, as it would on a server of its own; what
+            // changes nothing is cancelled, and a long answer is not waited for.
+            const bool idle_work =
+                effect_ == Effect::read || (in_block() && effect_ == Effect::write);
+            if (idle_work) co_await backend.cancel(loop.now() + cancel_grace);
+            if (idle_work || fed == Exchange::Feed::blocked)
+                co_return backend_lost(AnswerEnd::lost);
         } else if (fed == Exchange::Feed::blocked && out_.size() < out_limit) {
             continue;
         }
@@ -291,12 +297,23 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
             if (io == Io::closed) co_return backend_lost(AnswerEnd::lost);
         }
         const bool read_client_too = !gone_ && may_read_ahead_ && in_.size() < ahead_limit;
+        // While it is the client that is waited for, its time is counted, not the statement's.
+        const bool blocked = fed == Exchange::Feed::blocked;
+        const Millis until =
+            blocked ? deadline_after(loop.now(), worker_.settings().pg_write_timeout) : deadline;
         const Fired fired =
-            co_await Wait(loop, deadline)
+            co_await Wait(loop, until)
                 .read(read_backend ? &backend.watch() : nullptr)
                 .write(!backend.out().empty() && !broken ? &backend.watch() : nullptr)
                 .write(!out_.empty() && moved && !gone_ ? &transport_->watch : nullptr)
                 .read(read_client_too ? &transport_->watch : nullptr);
+        if (blocked) {
+            if (fired.none())
+                log_warning("a client did not take its answer in time; its connection is closed");
+            gone_ = gone_ || fired.none();
+            deadline = deadline_after(loop.now(), worker_.settings().statement_timeout);
+            continue;
+        }
         if (fired.none()) {
             if (broken) co_return backend_lost(AnswerEnd::lost);
             if (timed_out_) co_return backend_lost(AnswerEnd::timed_out);

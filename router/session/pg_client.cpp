@@ -106,7 +106,7 @@ Task<void> PgClient::serve() {
                 fatal_protocol("invalid message length");
                 break;
             }
-            if (!co_await flush() || !co_await idle()) break;
+            if (!co_await push_round() || !co_await flush() || !co_await idle()) break;
         }
     }
     if (block_ && lease_ && !exchange_->waits_for_backend()) co_await roll_back_now();
@@ -129,6 +129,7 @@ Task<bool> PgClient::greet() {
         const TrackedParameter *parameter = find_tracked(name);
         const std::string *set = parameter ? value_in(parameters_, parameter) : nullptr;
         pg_reply::parameter_status(out_, name, set != nullptr ? *set : value);
+        if (set != nullptr) note_told(*parameter, *set);
     }
     pg_reply::backend_key(out_, key_.pid, key_.secret);
     pg_reply::ready(out_, 'I');
@@ -189,7 +190,13 @@ Task<std::optional<Refusal>> PgClient::apply_startup() {
                   quote_literal(value) + ", false)");
         parameters.push_back(parameter);
     }
-    if (parameters.empty()) co_return std::nullopt;
+    // Not what the router's own connections are called.
+    static const TrackedParameter *const application_name = find_tracked("application_name");
+    if (std::find(parameters.begin(), parameters.end(), application_name) == parameters.end()) {
+        calls += (calls.empty() ? "SELECT " : ", ") +
+                 std::string("pg_catalog.set_config('application_name', '', false)");
+        parameters.push_back(application_name);
+    }
     said += backend_login_;
     if (const auto it = shared_.accepted_startups.find(said);
         it != shared_.accepted_startups.end()) {
@@ -225,6 +232,8 @@ void PgClient::fatal_protocol(std::string_view message) {
 
 Task<void> PgClient::take_message(const wire::Frame &frame) {
     const char type = frame.type;
+    // After an error everything up to the next Sync is passed over, a Query included.
+    if (skipping_ && type != 'S' && type != 'X') co_return;
     if (type == 'Q') {
         const std::string_view body = frame.body;
         if (body.empty() || body.find('\0') != body.size() - 1) {
@@ -240,7 +249,6 @@ Task<void> PgClient::take_message(const wire::Frame &frame) {
         co_return;
     }
     if (type == 'X') {
-        gone_ = true;
         closing_ = true;
         co_return;
     }
@@ -250,7 +258,6 @@ Task<void> PgClient::take_message(const wire::Frame &frame) {
         fatal_protocol(format("invalid frontend message type %d", type));
         co_return;
     }
-    if (skipping_) co_return;
     if (type == 'F') {
         Refusal refusal = make_refusal(Code::R01, "function call messages are not accepted",
                                        "Call the function in a SELECT.");
@@ -266,13 +273,43 @@ Task<void> PgClient::take_message(const wire::Frame &frame) {
     case 'D': co_await describe(frame.body); break;
     case 'E': co_await execute(frame.body); break;
     case 'C': close(frame.body); break;
-    default: co_await flush_request(); break;
+    default:
+        if (!frame.body.empty()) co_return fatal_protocol("invalid message format");
+        co_await flush_request();
+        break;
     }
 }
 
 // The backend is to take what has piled up for it, while its answers are read.
 Task<void> PgClient::relieve() {
     if (auto lost = co_await settle_until(true)) fail_round(*lost);
+}
+
+// The client pauses in the middle of a round. The backend gets what there is of it; and an error is
+// told now, with all that comes before it, since nothing more of this round will be answered.
+Task<bool> PgClient::push_round() {
+    if (!round_open_ || !lease_ || !exchange_->waits_for_backend()) co_return true;
+    if (round_refusal_ && !exchange_->server_skips()) {
+        wire::FrameWriter(lease_->out(), 'H').bytes({});
+        if (auto lost = co_await settle()) fail_round(*lost);
+        exchange_->feed_local(out_, *this);
+        co_return !gone_;
+    }
+    co_await relieve();
+    co_return !gone_;
+}
+
+// Answers, or the end, of the backend while the client pauses in the middle of a round.
+void PgClient::round_stirred() {
+    const Io io = lease_->fill_now();
+    const auto fed = exchange_->feed(*lease_, out_, flush_at, *this);
+    std::optional<Refusal> lost;
+    if (fed == Exchange::Feed::malformed)
+        lost = backend_lost(AnswerEnd::malformed);
+    else if (io == Io::closed && fed != Exchange::Feed::blocked)
+        lost = backend_lost(AnswerEnd::lost);
+    if (lost) fail_round(*lost);
+    if (!lease_) exchange_->feed_local(out_, *this);
 }
 
 bool PgClient::read_client() {
@@ -339,11 +376,10 @@ Task<bool> PgClient::idle() {
             pg_reply::fatal(out_, "57P01", "terminating connection due to administrator command");
             co_return false;
         }
-        const bool pinned = lease_ && !exchange_->waits_for_backend();
         const Fired fired = co_await Wait(loop, deadline)
                                 .read(transport_->watch)
                                 .event(wake_)
-                                .read(pinned ? &lease_->watch() : nullptr);
+                                .read(lease_ ? &lease_->watch() : nullptr);
         if (fired.none()) {
             pg_reply::fatal(out_, "25P03",
                             "terminating connection due to idle-in-transaction timeout");
@@ -351,7 +387,10 @@ Task<bool> PgClient::idle() {
         }
         if (fired.has(1)) wake_.reset();
         if (fired.has(2)) {
-            co_await pinned_stirred();
+            if (round_open_)
+                round_stirred();
+            else
+                co_await pinned_stirred();
             if (!out_.empty() && !co_await flush()) co_return false;
         }
         if (fired.has(0)) co_return read_client();

@@ -66,8 +66,7 @@ class PgClient final : public Client, private ExchangeOwner {
         std::vector<Savepoint> savepoints;
         Parameters parameters;  ///< in force when it began
         std::shared_ptr<const SearchPath> path;
-        std::vector<const TrackedParameter *> local;  ///< SET LOCAL, told to the client
-        bool ended_by_commit = false;                 ///< the server has said COMMIT
+        bool ended_by_commit = false;  ///< the server has said COMMIT
     };
 
     /// A prepared statement of this client.
@@ -111,6 +110,8 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> apply_startup();
     [[nodiscard]] Task<void> take_message(const wire::Frame &frame);
     [[nodiscard]] Task<void> relieve();
+    [[nodiscard]] Task<bool> push_round();
+    void round_stirred();
     [[nodiscard]] Task<void> say_goodbye();
     [[nodiscard]] Task<bool> idle();
     [[nodiscard]] Task<bool> flush();
@@ -176,8 +177,10 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> reset(const sql::Facts &facts);
     [[nodiscard]] Task<std::optional<Refusal>> reset_one(const TrackedParameter &parameter);
     void use_parameters(Parameters parameters);
-    void tell_status(const TrackedParameter &parameter);
-    void tell_changes(const Parameters &before, const Parameters &after);
+    void tell_status(const TrackedParameter &parameter, std::string_view value);
+    void tell_changes();
+    [[nodiscard]] const std::string &told(const TrackedParameter &parameter) const;
+    void note_told(const TrackedParameter &parameter, std::string_view value);
     [[nodiscard]] std::optional<Refusal> discard(const sql::Facts &facts);
     [[nodiscard]] std::optional<Refusal> deallocate(const sql::Facts &facts);
     void explain_route(const sql::Facts &facts, bool described);
@@ -190,7 +193,7 @@ class PgClient final : public Client, private ExchangeOwner {
                                                       std::optional<Target> target);
     [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard);
     [[nodiscard]] Task<std::optional<Refusal>> lend_any(LoginPools &pools, std::int32_t version);
-    [[nodiscard]] Task<std::optional<Refusal>> apply_parameters();
+    [[nodiscard]] Task<std::optional<Refusal>> apply_parameters(Parameters wanted);
     [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
     void open_block();
     void append_step(std::string_view sql);
@@ -239,6 +242,8 @@ class PgClient final : public Client, private ExchangeOwner {
     Parameters startup_;  ///< what RESET goes back to
     Parameters parameters_;
     std::shared_ptr<const SearchPath> path_;
+    /// ParameterStatus values the client knows, where they are not the login's defaults.
+    std::vector<std::pair<const TrackedParameter *, std::string>> told_;
     std::unique_ptr<Block> block_;
     std::unique_ptr<Extended> extended_;
     std::unique_ptr<Exchange> exchange_;  ///< while something is going on

@@ -140,6 +140,11 @@ Task<std::optional<Refusal>> PgClient::end_transaction(const sql::Facts &facts) 
         co_await roll_back_now();
         leave_block(false);
         answer_tag("ROLLBACK");
+    } else if (!commit) {
+        // Whatever has become of the backend: what it did is not committed.
+        co_await roll_back_now();
+        leave_block(false);
+        answer_tag("ROLLBACK");
     } else if (hold_ == Hold::pinned) {
         commands_.assign(1, std::make_shared<const sql::Facts>(facts));
         command_ = 0;
@@ -172,20 +177,10 @@ void PgClient::leave_block(bool committed) {
     const std::unique_ptr<Block> block = std::move(block_);
     transaction_ = Transaction::none;
     lost_.reset();
-    const Parameters before = parameters_;
-    if (lease_) {
-        // The backend has undone, or kept, what was set since it was lent.
-        if (committed) lease_->set_applied_parameters(parameters_);
-        const auto in_force =
-            std::static_pointer_cast<const ParameterSet>(lease_->applied_parameters());
-        use_parameters(committed ? parameters_ : block->parameters);
-        tell_changes(in_force, parameters_);
-    } else {
-        use_parameters(committed ? parameters_ : block->parameters);
-        tell_changes(before, parameters_);
-    }
-    for (const TrackedParameter *parameter : block->local)
-        if (!lease_ || value_in(before, parameter) == nullptr) tell_status(*parameter);
+    // Lent with what was in force before, the backend has undone, or kept, what was set since.
+    if (lease_ && committed) lease_->set_applied_parameters(parameters_);
+    use_parameters(committed ? parameters_ : block->parameters);
+    tell_changes();
     if (extended_) extended_->portals.clear();
 }
 
@@ -227,11 +222,10 @@ Task<std::optional<Refusal>> PgClient::savepoint(const sql::Facts &facts) {
         savepoints.erase(found.base() - 1, savepoints.end());
         break;
     default: {
-        const Parameters before = parameters_;
         block_->prologue.resize(found->prologue + 1);
         use_parameters(found->parameters);
         path_ = found->path;
-        tell_changes(before, parameters_);
+        tell_changes();
         savepoints.erase(found.base(), savepoints.end());
         transaction_ = Transaction::open;
         break;
@@ -286,27 +280,31 @@ void PgClient::use_parameters(Parameters parameters) {
     utf8_ = name == nullptr || *name == "UTF8";
 }
 
-void PgClient::tell_status(const TrackedParameter &parameter) {
-    if (!parameter.reported) return;
-    const std::string *value = value_in(parameters_, &parameter);
-    pg_reply::parameter_status(exchange_->local(), parameter.name,
-                               value != nullptr ? *value : defaults_->value(parameter.name));
-    exchange_->local_done();
+const std::string &PgClient::told(const TrackedParameter &parameter) const {
+    for (const auto &[known, value] : told_)
+        if (known == &parameter) return value;
+    return defaults_->value(parameter.name);
 }
 
-void PgClient::tell_changes(const Parameters &before, const Parameters &after) {
-    if (before == after) return;
-    const auto look = [&](const Parameters &set, const Parameters &other) {
-        if (!set) return;
-        for (const ParameterSet::Value &value : set->values) {
-            const std::string *now = value_in(other, value.parameter);
-            // What is in both is told once, by the first look.
-            if (now == nullptr || (&set == &before && *now != value.value))
-                tell_status(*value.parameter);
-        }
-    };
-    look(before, after);
-    look(after, before);
+void PgClient::note_told(const TrackedParameter &parameter, std::string_view value) {
+    std::erase_if(told_, [&](const auto &entry) { return entry.first == &parameter; });
+    if (value != defaults_->value(parameter.name)) told_.emplace_back(&parameter, value);
+}
+
+void PgClient::tell_status(const TrackedParameter &parameter, std::string_view value) {
+    if (!parameter.reported || told(parameter) == value) return;
+    pg_reply::parameter_status(exchange_->local(), parameter.name, value);
+    exchange_->local_done();
+    note_told(parameter, value);
+}
+
+// What the session has in force, where the client was last told something else.
+void PgClient::tell_changes() {
+    for (const TrackedParameter &parameter : tracked_parameters()) {
+        if (!parameter.reported) break;
+        const std::string *value = value_in(parameters_, &parameter);
+        tell_status(parameter, value != nullptr ? *value : defaults_->value(parameter.name));
+    }
 }
 
 Task<std::optional<Refusal>> PgClient::set(const sql::Facts &facts) {
@@ -380,18 +378,23 @@ Task<std::optional<Refusal>> PgClient::set_one(const TrackedParameter &parameter
     if (hold_ == Hold::any) co_await give_up_any();
     if (auto refused = co_await lend(std::nullopt)) co_return refused;
     hold_ = Hold::any;
-    // Unpinned, a local setting waits for the transaction to open; here it is only judged.
-    hold_status_ = local;
-    auto refused =
-        co_await ask_backend(local ? "BEGIN;" + set + ";" + show + ";ROLLBACK" : set + ";" + show);
+    // Before a transaction is pinned its settings wait for it to open; here they are only judged.
+    const bool judge_only = in_block();
+    hold_status_ = judge_only;
+    auto refused = co_await ask_backend(judge_only ? "BEGIN;" + set + ";" + show + ";ROLLBACK"
+                                                   : set + ";" + show);
     hold_status_ = false;
     if (!lease_) co_return refused;
-    std::string spelled;
-    if (!refused && !exchange_->kept_row().empty()) spelled = exchange_->kept_row()[0];
+    if (!refused && exchange_->kept_row().empty())
+        refused = postgres_error("XX000", "SET gave no value");
     if (!refused) {
+        const std::string spelled = exchange_->kept_row()[0];
         keep_setting(parameter, spelled, local);
-        if (!local) lease_->set_applied_parameters(parameters_);
-        if (local) block_->prologue.push_back(set_config_sql(parameter, spelled, true));
+        if (judge_only)
+            block_->prologue.push_back(set_config_sql(parameter, spelled, local));
+        else
+            lease_->set_applied_parameters(parameters_);
+        tell_status(parameter, spelled);
     }
     if (exchange_->status() == 'I')
         release();
@@ -408,11 +411,6 @@ void PgClient::keep_setting(const TrackedParameter &parameter, const std::string
     }
     if (parameter.name == "search_path") path_ = shared_.search_path(value, backend_login_);
     if (parameter.name == "client_encoding") utf8_ = utf8_ && value == "UTF8";
-    block_->local.push_back(&parameter);
-    if (parameter.reported && hold_ != Hold::pinned) {
-        pg_reply::parameter_status(exchange_->local(), parameter.name, value);
-        exchange_->local_done();
-    }
 }
 
 Task<std::optional<Refusal>> PgClient::reset(const sql::Facts &facts) {
@@ -449,9 +447,11 @@ Task<std::optional<Refusal>> PgClient::reset_one(const TrackedParameter &paramet
         use_parameters(std::move(after));
         co_return std::nullopt;
     }
-    const Parameters before = parameters_;
     use_parameters(std::move(after));
-    tell_changes(before, parameters_);
+    if (in_block())
+        block_->prologue.push_back(first != nullptr ? set_config_sql(parameter, *first, false)
+                                                    : "RESET " + std::string(parameter.name));
+    tell_changes();
     co_return std::nullopt;
 }
 
@@ -460,14 +460,16 @@ Task<std::optional<Refusal>> PgClient::reset_one(const TrackedParameter &paramet
 std::optional<Refusal> PgClient::discard(const sql::Facts &facts) {
     if (facts.action == Action::discard_some) {
         // There is nothing of it: plans are the backends' own, the rest is refused at the door.
-        answer_tag("DISCARD " + facts.name);
+        std::string tag = "DISCARD " + facts.name;
+        for (char &c : tag)
+            if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
+        answer_tag(tag);
         return std::nullopt;
     }
     if (in_block() || hold_ == Hold::single)
         return postgres_error("25001", "DISCARD ALL cannot run inside a transaction block");
-    const Parameters before = parameters_;
     use_parameters(startup_);
-    tell_changes(before, parameters_);
+    tell_changes();
     if (extended_) {
         extended_->named.clear();
         extended_->portals.clear();

@@ -63,9 +63,9 @@ bool PgClient::carried_out_here(const sql::Facts &facts) const {
     case Action::show: return false;
     case Action::empty: return hold_ == Hold::none;
     // Where a transaction is under way on a backend, these belong in line with its statements.
+    case Action::rollback: return hold_ != Hold::single;
     case Action::begin:
     case Action::commit:
-    case Action::rollback:
         return facts.chain || transaction_ == Transaction::failed ||
                (hold_ != Hold::pinned && hold_ != Hold::single);
     case Action::savepoint:
@@ -239,6 +239,9 @@ Task<void> PgClient::bind(std::string_view body) {
     if (auto refused = refresh(*prepared)) co_return fail_round(*refused);
     const sql::Facts &facts = *prepared->facts;
     const bool local = carried_out_here(facts);
+    if (!portal_name.empty() && find_portal(portal_name) != nullptr)
+        co_return fail_round(
+            postgres_error("42P03", "cursor \"" + std::string(portal_name) + "\" already exists"));
 
     static thread_local std::vector<BoundParameter> parameters;
     if (!read_parameters(fields, prepared->statement->types, parameters))
@@ -327,7 +330,8 @@ Task<void> PgClient::describe(std::string_view body) {
         describe_local(*prepared->facts);
         co_return;
     }
-    if (transaction_ == Transaction::failed) co_return fail_round(*failed_refusal());
+    if (transaction_ == Transaction::failed && !prepared->facts->transaction_control())
+        co_return fail_round(*failed_refusal());
     if (auto refused = co_await ensure(nothing_particular, std::nullopt))
         co_return fail_round(*refused);
     if (auto refused = check_names(*prepared->facts)) co_return fail_round(*refused);
@@ -551,8 +555,13 @@ void PgClient::dropped(const Owed &owed, bool at_fault) {
     }
 }
 
-bool PgClient::status_changed(std::string_view, std::string_view, Owed::To to) {
-    return to != To::nobody && !hold_status_;
+bool PgClient::status_changed(std::string_view name, std::string_view value, Owed::To to) {
+    if (to == To::nobody || hold_status_) return false;
+    const TrackedParameter *parameter = find_tracked(name);
+    if (parameter == nullptr || !parameter->reported) return true;
+    if (told(*parameter) == value) return false;
+    note_told(*parameter, value);
+    return true;
 }
 
 bool PgClient::error_arrived(const wire::ErrorFields &error, Owed::To, Buffer &out) {

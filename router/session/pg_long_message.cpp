@@ -13,6 +13,7 @@ namespace {
 // Of a long Bind, what is looked at before it is passed on. The shard keys must be in it.
 constexpr std::size_t window = 1 << 20;
 constexpr std::size_t piece = 64 * 1024;
+constexpr std::size_t longest_message = std::size_t{1} << 30;
 
 Refusal too_long(std::size_t size, std::size_t most) {
     Refusal refusal = make_refusal(
@@ -64,21 +65,23 @@ Task<bool> PgClient::pass_over(std::size_t size) {
 }
 
 Task<bool> PgClient::take_long_message(char type, std::size_t size) {
+    // PostgreSQL's own bounds: a message of up to 1 GiB where values or texts are in it.
+    if (size > longest_message || std::string_view("QPBdcf").find(type) == std::string_view::npos) {
+        fatal_protocol("invalid message length");
+        co_return false;
+    }
     if (!co_await flush()) co_return false;
-    if (type == 'B' && !skipping_) co_return co_await take_long_bind(size);
+    if (skipping_) co_return co_await pass_over(size);
+    if (type == 'B') co_return co_await take_long_bind(size);
     const Refusal refusal = too_long(size, worker_.settings().pg_max_packet);
     if (type == 'Q') {
         if (round_open_) co_await end_round_early();
         co_await refuse(refusal);
-        if (!co_await pass_over(size)) co_return false;
+        if (!co_await flush() || !co_await pass_over(size)) co_return false;
         answer_ready();
         co_return true;
     }
-    if (std::string_view("PBDECdcf").find(type) == std::string_view::npos) {
-        fatal_protocol("invalid message length");
-        co_return false;
-    }
-    if (type != 'd' && type != 'c' && type != 'f' && !skipping_) {
+    if (type == 'P') {
         round_open_ = true;
         fail_round(refusal);
     }

@@ -121,6 +121,10 @@ constexpr std::size_t most_pools = 1024;
 
 }  // namespace
 
+std::span<const TrackedParameter> tracked_parameters() {
+    return tracked;
+}
+
 const TrackedParameter *find_tracked(std::string_view name) {
     for (const TrackedParameter &parameter : tracked)
         if (name.size() == parameter.name.size() &&

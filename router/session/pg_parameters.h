@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,9 @@ struct TrackedParameter {
     std::string_view name;  ///< as PostgreSQL spells it in ParameterStatus
     bool reported = false;  ///< PostgreSQL reports its changes to the client
 };
+
+/// All of them, in their order; the reported ones first.
+[[nodiscard]] std::span<const TrackedParameter> tracked_parameters();
 
 /// By name in any case; null for a parameter that is not tracked.
 [[nodiscard]] const TrackedParameter *find_tracked(std::string_view name);

@@ -49,6 +49,10 @@ std::optional<Refusal> check_order(const std::vector<sql::StatementFacts> &list,
 Task<void> PgClient::query(std::string_view text) {
     may_read_ahead_ = false;
     if (round_open_) co_await end_round_early();
+    if (extended_) {
+        extended_->unnamed.reset();
+        std::erase_if(extended_->portals, [](const Portal &portal) { return portal.name.empty(); });
+    }
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) {
         co_await refuse(make_refusal(Code::R30, "the router has no route table yet",
@@ -177,6 +181,7 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
     // What was set in the same implicit transaction goes with it.
     if (!done && began_outside && !in_block() && parameters_ != parameters) {
         use_parameters(parameters);
+        tell_changes();
         exchange_->feed_local(out_, *this);
     }
     co_return done;
