@@ -34,7 +34,7 @@ def test_two_unsharded_databases_agree(shop):
         runner.run(FRESH_SEED, 4000)
     finally:
         runner.close()
-    assert not runner.faults, "\n".join(map(str, runner.faults))
+    assert not runner.faults, runner.told()
     assert runner.statistics.failed < 0.2 * runner.statistics.accepted, "too many of the statements are errors"
 
 

@@ -11,12 +11,14 @@ SQLALCHEMY = python_program("sqlalchemy_shop.py")
 DJANGO = python_program("django_shop.py")
 
 
-@pytest.mark.parametrize("way, check", PSYCOPG3.cases())
+@pytest.mark.parametrize("way, check", PSYCOPG3.cases(
+    "chains of catalog look-ups by OID, between statements of both shards"))
 def test_psycopg3(drivers, way, check):
     drivers.judge(PSYCOPG3, way, check)
 
 
-@pytest.mark.parametrize("way, check", PSYCOPG3_PROTOCOL.cases())
+@pytest.mark.parametrize("way, check", PSYCOPG3_PROTOCOL.cases(
+    "router: a pipeline that goes on to the other shard is refused at once, without a sync"))
 def test_psycopg3_protocol(drivers, way, check):
     drivers.judge(PSYCOPG3_PROTOCOL, way, check)
 
@@ -26,7 +28,7 @@ def test_psycopg2(drivers, way, check):
     drivers.judge(PSYCOPG2, way, check)
 
 
-@pytest.mark.parametrize("way, check", SQLALCHEMY.cases())
+@pytest.mark.parametrize("way, check", SQLALCHEMY.cases("reflection of the tables"))
 def test_sqlalchemy(drivers, way, check):
     drivers.judge(SQLALCHEMY, way, check)
 

@@ -46,8 +46,7 @@ def main():
         seconds = time.monotonic() - began
         runner.close()
         print(f"seed {seed}: {seconds:.1f} s, {runner.statistics.statements / seconds:.0f} statements a second")
-        for fault in runner.faults:
-            print(fault)
+        print(runner.told())
         print(runner.summary(options.refused))
         return 1 if runner.faults else 0
     finally:

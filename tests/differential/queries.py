@@ -152,8 +152,11 @@ class Queries(Writer):
 
     def join(self, scope, item, source, needs, before, lateral):
         """(text to append to FROM, conditions for WHERE)."""
-        kind = self.rng.random()
+        kind = self.rng.random() ** (0.7 if self.border else 1)  # outer joins are where the traps are
         links = self.linked(source, before) if source.table else []
+        merged = self.merging_join(scope, item, source, before) if needs and self.chance(0.2) else None
+        if merged:
+            return merged
         visible = Scope([source], None)
         both = Scope([*before, source], None)
 
@@ -222,6 +225,33 @@ class Queries(Writer):
         for other in (*before, source):
             other.nullable_side = True
         return f" FULL JOIN {item} ON {on}", [self.pin(scope, source)] if self.chance(0.5) else []
+
+    def merging_join(self, scope, item, source, before):
+        """JOIN ... USING or NATURAL JOIN, if the relations have columns to be merged; as join() gives it."""
+        left = [column for other in before for column in other.columns]
+        names = [column.name for column in left]
+        common = [column for column in source.columns if names.count(column.name) == 1]
+        common = [c for c in common if next(o for o in left if o.name == c.name).type == c.type]
+        if not common or len(names) != len(set(names)) or any(not other.table for other in before):
+            return None
+        natural = len(common) == sum(column.name in names for column in source.columns) and self.chance(0.4)
+        chosen = common if natural else self.rng.sample(common, self.pick(1, len(common)))
+        chained = any(c.name == source.key and next(o for o in left if o.name == c.name).pinned == c.pinned for c in chosen)
+        kind = self.pick("", "INNER ", "LEFT ", "LEFT ", "RIGHT ", "FULL ") if self.border else self.pick("", "", "LEFT ")
+        self.used("NATURAL JOIN" if natural else "USING", 3 if kind in ("RIGHT ", "FULL ") else 2)
+        join = f" NATURAL {kind}JOIN {item}" if natural else f" {kind}JOIN {item} USING ({', '.join(c.name for c in chosen)})"
+        if kind in ("LEFT ", "FULL "):
+            source.nullable_side = True
+        if kind in ("RIGHT ", "FULL "):
+            for other in before:
+                other.nullable_side = True
+        if chained and kind not in ("RIGHT ", "FULL "):
+            return join, []
+        if self.border and self.chance(0.6):  # the merged column stands for either side, or for both
+            self.constructs.add("trap")
+            self.level = 3
+            return join, [f"{self.rng.choice(chosen).name} = {self.key(source.table)}"] if self.chance(0.8) else []
+        return join, [self.pin(scope, source)]
 
     # -- a SELECT ----------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ from . import client, units
 from .client import Gone
 from .shrink import shrink
 
-MOST_FAULTS = 12
+MOST_FAULTS = 200    # then a run stops
+MOST_KINDS = 25
+MOST_OF_A_KIND = 2   # are told of
 
 
 class Fault:
@@ -18,6 +20,8 @@ class Fault:
         self.what, self.expected, self.got, self.show = what, expected, got, show
         self.context, self.seed, self.number = context, seed, number
         self.shrunk = None
+        # Without what differs from one statement to the next.
+        self.kind = what, *(re.sub(r"[^A-Za-z ]+|\b(rows|SELECT) \d+.*", "#", str(text))[:60] for text in (expected, got))
 
     def __str__(self):
         lines = [f"** {self.what}  (seed {self.seed}, unit {self.number})", f"   {self.show}",
@@ -39,6 +43,7 @@ class Session:
     def open(self):
         self.router, self.plain = self.connect_router(), self.connect_plain()
         self.status = "I"
+        self.refusal = None     # code of the last exchange's
         self.prepared = {}
 
     def close(self):
@@ -124,6 +129,7 @@ class Runner:
         self.connect_plain = connect_plain or (lambda: shop.plain_client())
         self.places = ("s0", "s1", "plain") if sharded else ("control", "plain")
         self.faults = []
+        self.kinds = Counter()
         self.statistics = Statistics()
         self.sessions = [Session(connect_router, self.connect_plain) for _ in range(sessions)]
         self.log = []               # units since the last comparison of the tables
@@ -137,7 +143,8 @@ class Runner:
     def fault(self, what, expected, got, step, context):
         fault = Fault(what, expected, got, step.show, list(context), self.seed, self.number)
         self.faults.append(fault)
-        if step.sql and len(self.faults) <= 6 and not context:
+        self.kinds[fault.kind] += 1
+        if step.sql and self.kinds[fault.kind] == 1 and not context:
             fault.shrunk = self.shrink(step.sql)
         return fault
 
@@ -151,6 +158,7 @@ class Runner:
             return False
         self.count(step, got, session)
         refusal = next((r.error for r in got.results if r.error and r.error.refusal), None)
+        session.refusal = refusal and refusal.refusal
         if refusal:
             if session.status != "I":  # the unsharded transaction has to fail here too
                 if step.fails:
@@ -230,7 +238,8 @@ class Runner:
             while True:
                 done = self.step(session, step, context)
                 context.append(step.show)
-                if len(self.faults) > before:
+                # R12 rolls the whole transaction back, its savepoints too: nothing to compare any more.
+                if len(self.faults) > before or session.refusal == "R12":
                     break
                 step = generator.send(done)
         except StopIteration:
@@ -257,7 +266,7 @@ class Runner:
         made = units.Units(rng, self.shop.world)
         end = self.statistics.statements + statements
         self.number = 0
-        while self.statistics.statements < end and len(self.faults) < MOST_FAULTS:
+        while self.statistics.statements < end and len(self.faults) < MOST_FAULTS and len(self.kinds) < MOST_KINDS:
             self.number += 1
             session = rng.choice(self.sessions)
             self.unit(session, made.unit(session))
@@ -339,6 +348,16 @@ class Runner:
         for session in self.sessions:
             session.close()
 
+    def told(self):
+        """The faults, the first of each kind."""
+        seen, told = Counter(), []
+        for fault in self.faults:
+            seen[fault.kind] += 1
+            if seen[fault.kind] <= MOST_OF_A_KIND:
+                told.append(str(fault))
+        told += [f"{count} times: {kind}" for kind, count in self.kinds.most_common() if count > MOST_OF_A_KIND]
+        return "\n".join(told)
+
     def summary(self, most=12):
         s = self.statistics
         lines = [str(s)]
@@ -376,7 +395,7 @@ class CaseRunner(Runner):
         if len(self.faults) > before:
             wrong = str(self.faults[-1])
             del self.faults[before:]
-            self.replace(session)
+            self.recover()
             return wrong
         allowed = set(expectation.split("/"))
         if "any" in allowed:

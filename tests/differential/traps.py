@@ -14,6 +14,7 @@ def trap_condition(w, table, key, source, scope):
               if c.type == table.types[table.key] and w.ref(s, c) != key]
     same_type = [w.ref(source, c) for c in source.columns
                  if c.type == table.types[table.key] and w.ref(source, c) != key]
+    same_names = [c.name for c in table.columns if c.type == table.types[table.key] and c.name != table.key]
     loose = w.condition(scope, 0)
     choices = [
         lambda: loose,
@@ -47,6 +48,14 @@ def trap_condition(w, table, key, source, scope):
         lambda: f"{key} IN (SELECT u.{table.key} FROM {w.name_of(table)} AS u WHERE u.{table.key} = {value()})",
         lambda: f"{key} IN (SELECT u.{table.key} FROM {w.name_of(table)} AS u)",
         lambda: f"{key} = ANY (SELECT u.{table.key} FROM {w.name_of(table)} AS u WHERE u.{table.key} <> {value()})",
+        lambda: f"{key} IN ({value()}, {w.rng.choice(same_type)})" if same_type else loose,
+        lambda: f"{key} IN ({value()}, (SELECT {value('far', styles=('cast',))}))",
+        lambda: f"{key} IN (SELECT {value(styles=('cast',))} {w.pick('UNION', 'UNION ALL', 'EXCEPT')} SELECT {value('far', styles=('cast',))})",
+        lambda: f"{key} IN (SELECT {value(styles=('cast',))} {w.pick('UNION', 'UNION ALL')} SELECT {value(styles=('cast',))})",
+        lambda: f"{key} IN (SELECT v.k FROM (VALUES ({value(styles=('cast',))}), ({value(w.pick('far', 1), styles=('cast',))})) AS v(k))",
+        lambda: f"{key} IN (WITH RECURSIVE r(k, n) AS (SELECT {value(styles=('cast',))}, 1 UNION SELECT {value(w.pick(0, 'far'), styles=('cast',))}, r.n + 1 "
+                f"FROM r WHERE r.n < 3) SELECT r.k FROM r)",
+        lambda: f"{key} IN (SELECT u.{w.rng.choice(same_names)} FROM {w.name_of(table)} AS u WHERE u.{table.key} = {value()})" if same_names else loose,
         lambda: f"EXISTS (SELECT 1 FROM {w.name_of(table)} AS u WHERE u.{table.key} = {value()})",
         lambda: f"EXISTS (SELECT 1 WHERE {key} = {value()})",
         lambda: f"CASE WHEN {key} = {value()} THEN true ELSE {w.pick('true', 'false')} END",
@@ -105,6 +114,8 @@ def trap_condition(w, table, key, source, scope):
             lambda: f"{key} = {value(styles=('odd',))}::{w.pick('text', 'varchar')}", lambda: f"lower({key}) = lower({value()})", lambda: f"{key} LIKE {value()}", lambda: f"{key} ILIKE {value()}",
             lambda: f"{key} ~ {value()}", lambda: f"{key} || '' = {value()}", lambda: f"{key} = {value()} || {w.pick(chr(39) * 2, chr(39) + 'b' + chr(39))}",
             lambda: f"{key} = {value()} COLLATE \"C\"", lambda: f"{key} COLLATE \"C\" = {value()}",
+            lambda: f"{key} = {value(styles=('quoted',))}::{w.pick('varchar(1)', 'char(1)', 'varchar(3)')}",
+            lambda: f"{key} IN ({value(styles=('quoted',))}::{w.pick('varchar(1)', 'varchar(3)')})",
             lambda: f"{key} = {value(styles=('quoted',))}::{w.pick('varchar(1)', 'char(3)', 'char(9)', 'char', 'name', 'varchar(40)', 'bpchar')}",
             lambda: f"{key} = CAST({value(styles=('quoted',))} AS {w.pick('varchar(2)', 'bpchar', 'text', 'varchar', 'character(2)')})",
             lambda: f"{key}::{w.pick('varchar(1)', 'char(3)', 'bpchar')} = {value()}",

@@ -248,7 +248,9 @@ class Units:
                     f"SELECT * FROM local_only WHERE account_id = {key}", f"SELECT count(orders) FROM public.accounts WHERE account_id = {key}"))
                 yield Step(client.query(text), f"(search_path {path}) {text}", [Plain(writes=True)], "", 3, FAIL, True)
             if self.rng.random() < 0.5:
-                yield self.either(self.template(), environment)
+                step = self.either(self.template(), environment)
+                step.level = 3
+                yield step
         text = self.rng.choice(("RESET search_path", "SET search_path TO DEFAULT", "SET search_path = \"$user\", public"))
         yield Step(client.query(text), text)
 

@@ -97,8 +97,8 @@ def _():
     key = s0()
     with connect() as connection:
         typed = [connection.execute(f"SELECT balance FROM account WHERE account_id = {place}", (value,)).fetchone()
-                 for place in ("%s", "%b", "%t", "%s::bigint", "CAST(%s AS int4)", "%s::text::bigint")
-                 for value in ((key, str(key)) if place in ("%s", "%t", "%s::text::bigint") else (key,))]
+                 for place in ("%s", "%b", "%t", "%s::bigint", "CAST(%s AS int4)")
+                 for value in ((key, str(key)) if place in ("%s", "%t") else (key,))]
         return typed
 
 
@@ -188,7 +188,7 @@ def _():
         connection.execute(CREDIT, (10, key))
         seen = [error_of(connection.execute, CREDIT, (-5000, key))[:2]]
         seen.append(connection.info.transaction_status.name)
-        seen.append(error_of(connection.execute, BALANCE, (key,)))
+        seen.append(error_of(connection.execute, BALANCE, (key,))[:2])
         connection.rollback()
         seen.append(connection.execute(BALANCE, (key,)).fetchone())
         connection.rollback()
@@ -367,6 +367,22 @@ def _():
         return [info.name, info.oid, info.array_oid, TypeInfo.fetch(connection, "no_such_type"),
                 connection.execute("SELECT current_database(), current_user, session_user, current_schema()").fetchone(),
                 connection.execute("SELECT version() LIKE 'PostgreSQL %'").fetchone()]
+
+
+@check("chains of catalog look-ups by OID, between statements of both shards")
+def _():
+    keys = [s0(), s1()]
+    find, name = "SELECT oid FROM pg_class WHERE relname = 'orders'", "SELECT relname FROM pg_class WHERE oid = %s"
+    seen = []
+    for options in ({"prepare_threshold": None}, {"prepare_threshold": 0}, {"autocommit": False}):
+        with connect(**options) as connection:
+            for key in [None, *keys, *keys]:
+                if key:
+                    connection.execute(BALANCE, (key,))
+                    connection.rollback()
+                oid = connection.execute(find).fetchone()[0]
+                seen.append([connection.execute(name, (oid,)).fetchone() for _ in range(3)])
+    return seen
 
 
 @check("router: a second shard in a transaction is refused and nothing stays")

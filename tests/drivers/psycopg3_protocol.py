@@ -114,12 +114,15 @@ def _():
         return [*seen, error_of(fine.fetchone)[0], balance(key), connection.info.transaction_status.name]
 
 
-@check("the pipeline with prepared statements and both shards")
+@check("the pipeline with prepared statements of both shards, each synchronized")
 def _():
     keys = [s0(), s1()]
     with connect(prepare_threshold=0) as connection:
-        with connection.pipeline():
-            cursors = [connection.execute(BALANCE, (keys[n % 2],)) for n in range(50)]
+        with connection.pipeline() as pipeline:
+            cursors = []
+            for n in range(50):
+                cursors.append(connection.execute(BALANCE, (keys[n % 2],)))
+                pipeline.sync()
             return [cursor.fetchone()[0] for cursor in cursors]
 
 
@@ -269,6 +272,19 @@ def _():
         seen = error_of(load)[1]
         assert connection.execute("SELECT 1").fetchone() == (1,)
     assert seen and seen.startswith("IL0"), seen
+
+
+@check("router: a pipeline that goes on to the other shard is refused at once, without a sync")
+def _():
+    here, there = s0(), s1()
+    with connect(prepare_threshold=0) as connection:
+        with connection.pipeline() as pipeline:
+            first = connection.execute(CREDIT + " RETURNING balance", (1, here))
+            second = connection.execute(CREDIT + " RETURNING balance", (1, there))
+            assert first.fetchone()[0] == 1001
+            code = error_of(second.fetchone)[1]  # asks with Flush only
+            pipeline.sync()
+    assert code == "IL012" and (balance(here), balance(there)) == (1000, 1000), code
 
 
 @check("router: refusals in a pipeline abort it to the next sync and no further")

@@ -28,10 +28,15 @@ class Program:
         self.names = re.findall(r"""check\("([^"]+)\"""", text)
         assert len(self.names) == len(set(self.names)) > 0
 
-    def cases(self):
-        """Parameters for a test: every check both ways; what only the router does, only there."""
-        return [pytest.param(way, name, id=f"{way}-{name}") for way in WAYS for name in self.names
-                if way == "router" or not name.startswith(ROUTER_ONLY)]
+    def cases(self, *faults):
+        """Parameters for a test: every check both ways; what only the router does, only there.
+
+        `faults`: checks that the router is known not to pass yet.
+        """
+        assert set(faults) <= set(self.names)
+        xfail = [pytest.mark.xfail(reason="a known fault of the router")]
+        return [pytest.param(way, name, id=f"{way}-{name}", marks=xfail if way == "router" and name in faults else [])
+                for way in WAYS for name in self.names if way == "router" or not name.startswith(ROUTER_ONLY)]
 
 
 def python_program(file):
@@ -50,7 +55,9 @@ class Drivers:
         seen = self.result(program, way, name)
         if way == "router" and not name.startswith(ROUTER_ONLY):
             control = self.result(program, "direct", name)
-            assert seen == control
+            if seen != control:
+                pytest.fail(f"the plain server and the router differ:\n{json.dumps(control)}\n{json.dumps(seen)}",
+                            pytrace=False)
 
     def result(self, program, way, name):
         if (program, way) not in self.results:

@@ -7,12 +7,9 @@ see through the router.
 import base64
 import hashlib
 import hmac
-import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from . import placement
 from .cluster import Cluster
@@ -154,10 +151,15 @@ class RoutedShop(Cluster):
         users = base / "users"
         users.write_text(f'"{USER}" "{scram_verifier(PASSWORD)}"\n')
         users.chmod(0o600)
-        settings = {"pg": {"auth_file": users, "tls": "allow", "tls_cert_file": certificate, "tls_key_file": key,
+        settings = {"pg": {"auth": "scram-sha-256", "auth_file": users, "tls": "allow", "tls_cert_file": certificate, "tls_key_file": key,
                            "database": "app"}}
         super().__init__(base, owner, table=TABLES, router_settings=settings, **options)
         self.certificate = certificate
+
+    def create_tables(self):
+        """As on shards that were not made in one go: the tables' OIDs differ."""
+        self.s1.sql("CREATE TABLE early (a int); DROP TABLE early")
+        return super().create_tables()
 
     def declare(self, catalog):
         for name in NAMES:
@@ -177,14 +179,6 @@ class RoutedShop(Cluster):
         return self.instances[name]
 
 
-def listens(address):
-    try:
-        socket.create_connection((address.host, address.port), 5).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
 class Shops:
     """`shops(way)` is the shop "direct" or "router", started when first asked for."""
 
@@ -196,8 +190,6 @@ class Shops:
             kind = {"direct": DirectShop, "router": RoutedShop}[way]
             shop = self.running[way] = kind(self.folder_of(way), self.owner)
             shop.up()
-        if way == "router" and not listens(self.running[way].address):
-            pytest.skip("this router has no PostgreSQL listener")
         return self.running[way]
 
     def down(self):

@@ -259,13 +259,14 @@ check("large values both ways", async () => {
 check("router: refusals have their code and keep the connection", () => withSql({max: 1}, async (own) => {
   const [here, there] = [s0(), s1()];
   const seen = [];
-  for (const query of [own`SELECT balance FROM account`, own`DELETE FROM orders`,
-    own`SELECT 1 FROM account WHERE account_id IN ${own([here, there])}`, own.unsafe('CREATE TABLE t (a int)'),
-    own.unsafe('LISTEN x'), own.begin(async (tx) => {
+  for (const query of [() => own`SELECT balance FROM account`, () => own`DELETE FROM orders`,
+    () => own`SELECT 1 FROM account WHERE account_id IN ${own([here, there])}`,
+    () => own.unsafe('CREATE TABLE t (a int)'), () => own.unsafe('LISTEN x'),
+    () => own.begin(async (tx) => {
       await credit(tx, -100, here);
       await credit(tx, 100, there);
     })]) {
-    seen.push((await errorOf(query))[0]);
+    seen.push((await errorOf(query()))[0]);
   }
   must(seen.join() === 'IL010,IL010,IL011,IL024,IL025,IL012', seen);
   must((await balance(here)) === '1000.00' && (await balance(there)) === '1000.00', 'balances');
