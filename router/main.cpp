@@ -13,6 +13,8 @@
 #include "base/startup_error.h"
 #include "session/serve.h"
 #include "tools/apply.h"
+#include "tools/explain.h"
+#include "tools/lint.h"
 #include "tools/placement_command.h"
 
 namespace {
@@ -36,10 +38,13 @@ struct Command {
     std::string (*help)();
 };
 
-constexpr std::array<Command, 3> commands{{
+constexpr std::array<Command, 5> commands{{
     {"serve", "run the router", run_serve, interlock::serve_help},
     {"apply", "make the shards match the catalog and publish the staged map", interlock::run_apply,
      interlock::apply_help},
+    {"explain", "tell what the router would do with a statement", interlock::run_explain,
+     interlock::explain_help},
+    {"lint", "judge the statements of a file", interlock::run_lint, interlock::lint_help},
     {"placement", "print the buckets of keys", interlock::run_placement, interlock::placement_help},
 }};
 

@@ -39,7 +39,8 @@ po::options_description serve_flags() {
 }  // namespace
 
 po::variables_map parse_flags(const std::vector<std::string> &args,
-                              const po::options_description &flags) {
+                              const po::options_description &flags,
+                              std::vector<std::string> *others) {
     // No guessing of abbreviations: a flag added later must not change what a script means.
     constexpr int style =
         po::command_line_style::allow_long | po::command_line_style::long_allow_next |
@@ -49,10 +50,14 @@ po::variables_map parse_flags(const std::vector<std::string> &args,
     try {
         const po::parsed_options parsed =
             po::command_line_parser(args).options(flags).style(style).run();
-        for (const auto &option : parsed.options)
-            if (option.position_key >= 0)
+        for (const auto &option : parsed.options) {
+            if (option.position_key < 0) continue;
+            if (others != nullptr)
+                others->insert(others->end(), option.value.begin(), option.value.end());
+            else
                 throw StartupError("unexpected argument \"" + option.value.at(0) + "\"",
                                    "Options begin with -- ; --help lists them.");
+        }
         po::variables_map given;
         po::store(parsed, given);
         return given;

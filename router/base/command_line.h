@@ -15,9 +15,11 @@ namespace interlock {
 /// arguments. Throws StartupError: unknown flag (with the one probably meant), missing value, a
 /// flag given twice, an argument that is no flag. The messages name the flag, not its value, which
 /// may hold a password.
+/// With `others`, arguments that are no flags go there instead.
 boost::program_options::variables_map
 parse_flags(const std::vector<std::string> &args,
-            const boost::program_options::options_description &flags);
+            const boost::program_options::options_description &flags,
+            std::vector<std::string> *others = nullptr);
 
 /// One group of flags per section of the settings, made from the setting table. If `only` is not
 /// empty, only that section.

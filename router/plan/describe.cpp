@@ -49,7 +49,9 @@ bool needs_parameters(const sql::Facts &facts, std::size_t given) {
     return false;
 }
 
-void describe_refusal(const Refusal &refusal, std::vector<std::string> &lines) {
+void describe_refusal(const Refusal &refusal, RouteDescription &out) {
+    if (!out.refusal) out.refusal = refusal;
+    std::vector<std::string> &lines = out.lines;
     lines.push_back(format("refused: %s (SQLSTATE %s): %s",
                            std::string(code_entry(refusal.code).name).c_str(),
                            std::string(refusal.state()).c_str(), refusal.message.c_str()));
@@ -59,7 +61,8 @@ void describe_refusal(const Refusal &refusal, std::vector<std::string> &lines) {
 }
 
 void describe_target(const sql::Facts &facts, const Values &values, const RouteTable &routes,
-                     std::vector<std::string> &lines) {
+                     RouteDescription &out) {
+    std::vector<std::string> &lines = out.lines;
     for (const sql::KeySource &key : facts.keys)
         lines.push_back(describe_key(key, routes));
     if (facts.keys.empty()) {
@@ -73,7 +76,7 @@ void describe_target(const sql::Facts &facts, const Values &values, const RouteT
     }
     const auto target = plan(facts, values, routes);
     if (!target) {
-        describe_refusal(target.error(), lines);
+        describe_refusal(target.error(), out);
     } else if (!*target) {
         lines.push_back("shard: any, no key can match");
     } else {
@@ -86,17 +89,18 @@ void describe_target(const sql::Facts &facts, const Values &values, const RouteT
 
 }  // namespace
 
-std::vector<std::string> describe_route(std::string_view text, const sql::NameContext &names,
-                                        std::span<const BoundParameter> parameters, bool utf8) {
-    std::vector<std::string> lines;
+RouteDescription explain_route(std::string_view text, const sql::NameContext &names,
+                               std::span<const BoundParameter> parameters, bool utf8) {
+    RouteDescription out;
+    std::vector<std::string> &lines = out.lines;
     lines.push_back("profile: single-shard");
     lines.push_back(format("route version: %d", names.routes.version));
     sql::Shape shape;
     sql::make_shape(text, shape);
     const auto analysed = sql::analyse(text, shape, names);
     if (!analysed) {
-        describe_refusal(analysed.error(), lines);
-        return lines;
+        describe_refusal(analysed.error(), out);
+        return out;
     }
     if (analysed->empty()) lines.push_back("plan: nothing, there is no statement");
     for (std::size_t i = 0; i < analysed->size(); ++i) {
@@ -106,9 +110,14 @@ std::vector<std::string> describe_route(std::string_view text, const sql::NameCo
         if (facts.action == Action::query || facts.action == Action::copy_out ||
             facts.action == Action::declare_cursor)
             describe_target(facts, Values{text, shape.literals, parameters, utf8}, names.routes,
-                            lines);
+                            out);
     }
-    return lines;
+    return out;
+}
+
+std::vector<std::string> describe_route(std::string_view text, const sql::NameContext &names,
+                                        std::span<const BoundParameter> parameters, bool utf8) {
+    return std::move(explain_route(text, names, parameters, utf8).lines);
 }
 
 }  // namespace interlock

@@ -44,6 +44,7 @@
 #include "sql/deep_stack.h"
 #include "sql/parse_limits.h"
 #include "sql/parser.h"
+#include "sql/raw_tokens.h"
 #include "sql/strict_scanner.h"
 
 #include <algorithm>
@@ -54,10 +55,6 @@ namespace {
 
 /// Beyond this depth the parser's stack is worth giving back.
 constexpr std::uint32_t deep = 100;
-
-bool is_blank(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
-}
 
 /// Characters before a byte of the text, from 1.
 int character_position(std::string_view text, std::size_t byte) {

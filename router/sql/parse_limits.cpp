@@ -1,5 +1,6 @@
 #include "sql/parse_limits.h"
 
+#include "sql/raw_tokens.h"
 #include "sql/strict_scanner.h"
 
 #include <algorithm>
@@ -8,23 +9,6 @@
 namespace interlock::sql {
 
 namespace {
-
-bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v';
-}
-
-bool starts_word(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
-           static_cast<unsigned char>(c) >= 0x80;
-}
-
-bool is_digit(char c) {
-    return c >= '0' && c <= '9';
-}
-
-bool in_word(char c) {
-    return starts_word(c) || is_digit(c) || c == '$';
-}
 
 bool is_operator(char c) {
     return std::string_view("~!@#^&|`?+-*/%<>=:").find(c) != std::string_view::npos;
@@ -159,87 +143,14 @@ class Nesting {
     bool too_deep_ = false;
 };
 
-/// The end of the block comment that begins at `at`; comments nest.
-std::size_t block_comment_end(std::string_view text, std::size_t at) {
-    std::size_t depth = 0;
-    while (at < text.size()) {
-        if (text.compare(at, 2, "/*") == 0) {
-            ++depth;
-            at += 2;
-        } else if (text.compare(at, 2, "*/") == 0) {
-            at += 2;
-            if (--depth == 0) return at;
-        } else {
-            ++at;
-        }
-    }
-    return at;
-}
-
-std::size_t line_end(std::string_view text, std::size_t at) {
-    return std::min(text.find_first_of("\n\r", at), text.size());
-}
-
-std::size_t quoted_end(std::string_view text, std::size_t at, char quote) {
-    for (++at; at < text.size(); ++at) {
-        if (text[at] != quote) continue;
-        if (at + 1 < text.size() && text[at + 1] == quote)
-            ++at;
-        else
-            return at + 1;
-    }
-    return at;
-}
-
-/// Where the next piece of a string begins that is continued across a line break, or nothing.
-std::size_t continuation(std::string_view text, std::size_t at) {
-    bool newline = false;
-    while (at < text.size()) {
-        if (is_space(text[at])) {
-            newline = newline || text[at] == '\n' || text[at] == '\r';
-            ++at;
-        } else if (text.compare(at, 2, "--") == 0) {
-            at = line_end(text, at);
-        } else {
-            break;
-        }
-    }
-    return newline && at < text.size() && text[at] == '\'' ? at : std::string_view::npos;
-}
-
-/// The end of E'...', from its quote on, with the pieces that continue it.
-std::size_t escape_string_end(std::string_view text, std::size_t at) {
-    while (true) {
-        for (++at; at < text.size() && text[at] != '\''; ++at)
-            if (text[at] == '\\') ++at;
-        if (at >= text.size()) return text.size();
-        ++at;
-        if (at < text.size() && text[at] == '\'') continue;  // doubled
-        const std::size_t next = continuation(text, at);
-        if (next == std::string_view::npos) return at;
-        at = next;
-    }
-}
-
-/// The end of a dollar-quoted string that begins at `at`, or `at` when none does.
-std::size_t dollar_string_end(std::string_view text, std::size_t at) {
-    std::size_t end = at + 1;
-    if (end < text.size() && starts_word(text[end]))
-        while (end < text.size() && in_word(text[end]) && text[end] != '$')
-            ++end;
-    if (end >= text.size() || text[end] != '$') return at;
-    const std::string_view tag = text.substr(at, end + 1 - at);
-    const std::size_t close = text.find(tag, end + 1);
-    return close == std::string_view::npos ? text.size() : close + tag.size();
-}
-
 void note_hint(std::string_view comment, std::size_t offset, PreScan &out) {
+    if (!comment.starts_with("/*")) return;
     comment.remove_prefix(2);
     if (comment.ends_with("*/")) comment.remove_suffix(2);
     const auto trim = [](std::string_view s) {
-        while (!s.empty() && is_space(s.front()))
+        while (!s.empty() && is_blank(s.front()))
             s.remove_prefix(1);
-        while (!s.empty() && is_space(s.back()))
+        while (!s.empty() && is_blank(s.back()))
             s.remove_suffix(1);
         return s;
     };
@@ -268,41 +179,15 @@ void apply(Effect effect, Nesting &nesting) {
 PreScan pre_scan(std::string_view text) {
     PreScan out;
     Nesting nesting;
-    bool after_dot = false;  // a word behind a dot is a name
-    for (std::size_t at = 0; at < text.size();) {
-        const char c = text[at];
-        if (is_space(c)) {
-            ++at;
-            continue;
-        }
-        if (text.compare(at, 2, "--") == 0 || text.compare(at, 2, "/*") == 0) {
-            const std::size_t end = c == '-' ? line_end(text, at) : block_comment_end(text, at);
-            if (c == '/') note_hint(text.substr(at, end - at), at, out);
-            at = end;
-            continue;
-        }
-        const bool name = after_dot;
-        after_dot = c == '.';
-        if (starts_word(c)) {
-            const std::size_t start = at;
-            while (at < text.size() && in_word(text[at]))
-                ++at;
-            const std::string_view word = text.substr(start, at - start);
-            if (at < text.size() && text[at] == '\'' && (word == "e" || word == "E"))
-                at = escape_string_end(text, at);
-            else if (!name)
-                apply(effect_of(word), nesting);
-        } else if (is_digit(c)) {
-            // With its dots: a word behind "1." is not a name.
-            while (at < text.size() && (is_digit(text[at]) || text[at] == '.'))
-                ++at;
-        } else if (c == '\'' || c == '"') {
-            at = quoted_end(text, at, c);
-        } else if (c == '$') {
-            const std::size_t end = dollar_string_end(text, at);
-            at = end == at ? at + 1 : end;
-        } else {
-            ++at;
+    RawTokens tokens(text);
+    for (RawToken token = tokens.next(); token.kind != RawToken::Kind::end; token = tokens.next()) {
+        switch (token.kind) {
+        case RawToken::Kind::comment: note_hint(token.text, token.offset, out); break;
+        case RawToken::Kind::word:
+            if (!token.behind_dot) apply(effect_of(token.text), nesting);
+            break;
+        case RawToken::Kind::symbol: {
+            const char c = token.text[0];
             if (c == '(' || c == '[')
                 nesting.open(c == '(' ? ')' : ']');
             else if (c == ')' || c == ']')
@@ -313,24 +198,13 @@ PreScan pre_scan(std::string_view text) {
                 nesting.statement();
             else if (is_operator(c))
                 nesting.operation();
+            break;
+        }
+        default: break;
         }
     }
     out.nesting = nesting.total();
     return out;
-}
-
-std::size_t skip_blanks(std::string_view text, std::size_t from) {
-    while (from < text.size()) {
-        if (is_space(text[from]))
-            ++from;
-        else if (text.compare(from, 2, "--") == 0)
-            from = line_end(text, from);
-        else if (text.compare(from, 2, "/*") == 0)
-            from = block_comment_end(text, from);
-        else
-            break;
-    }
-    return from;
 }
 
 }  // namespace interlock::sql

@@ -31,7 +31,4 @@ struct PreScan {
 /// parentheses, brackets, CASE, operators, joins and set operations do.
 [[nodiscard]] PreScan pre_scan(std::string_view text);
 
-/// Where the blanks and comments at the start of text[from..] end.
-[[nodiscard]] std::size_t skip_blanks(std::string_view text, std::size_t from);
-
 }  // namespace interlock::sql
