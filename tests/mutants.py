@@ -47,6 +47,10 @@ def routing(topic, test):
     return f"{ROUTING[topic]}::{test}"
 
 
+def login(test):
+    return f"tests/test_pg_login.py::{test}"
+
+
 MUTANTS = [
     Mutant("wrong-bucket", "autocommit routing", "router/plan/plan.cpp",
            "keyspace.bucket_of(*key)", "(keyspace.bucket_of(*key) + 1) % keyspace.buckets",
@@ -128,6 +132,33 @@ MUTANTS = [
     Mutant("cancel-forgotten", "a statement that runs too long", "router/server/backend.cpp",
            "if (cancel_key_) co_await request_cancel(loop_, cancel_key_, deadline);", "(void)deadline; co_return;",
            ("tests/test_line_protocol.py::test_a_statement_that_runs_too_long_is_cancelled_and_its_transaction_failed",)),
+    Mutant("any-password", "logins: the password", "router/wire/scram.cpp",
+           "if (!fits || doomed_)", "if ((!fits && false) || doomed_)", (login("test_every_failure_sounds_the_same"),)),
+    Mutant("any-certificate", "logins: the certificate's name", "router/session/pg_login.cpp",
+           "if (!name || *name != user_)", "if (!name)",
+           (login("test_a_certificate_is_as_good_as_a_password_where_it_is_asked_for"),)),
+    Mutant("tls-optional", "logins: TLS required", "router/session/pg_login.cpp",
+           "if (rules_->require_tls && !transport_.tls.active())", "if (false)",
+           (login("test_libpq_verifies_the_listener_and_binds_the_password_to_the_channel"),)),
+    Mutant("key-for-all", "logins: the key file's mode", "router/wire/tls.cpp",
+           "if ((status.st_mode & forbidden) != 0)", "if (forbidden == 0)",
+           (login("test_a_new_certificate_is_taken_on_sighup_and_a_bad_one_is_not"),)),
+    Mutant("clients-uncounted", "logins: max_clients", "router/session/pg_login.cpp",
+           "transport_.admitted = Counted(worker_.pg_clients);", "",
+           (login("test_one_client_too_many_is_told_so_and_the_next_comes_in_when_one_leaves"),)),
+    Mutant("login-without-end", "logins: login_timeout", "router/session/pg_login.cpp",
+           "deadline_after(worker.loop().now(), worker.settings().pg_login_timeout)", "never",
+           (login("test_who_does_not_log_in_in_time_is_dropped"),)),
+    Mutant("users-known-for-ever", "logins: a changed password", "router/session/client_auth.cpp",
+           "if (entry != nullptr && loop_.now() < entry->asked + cache_time)", "if (entry != nullptr)",
+           (login("test_a_changed_password_counts_within_seconds"),)),
+    Mutant("users-forgotten", "logins: the catalog away", "router/session/client_auth.cpp",
+           "if (const UserCache::Entry *entry = known_.find(user)) return {false, false, entry->user};", "",
+           (login("test_when_the_catalog_is_away_known_users_go_on_and_others_are_told_why"),),
+           "const std::string &user) const {", "const std::string &) const {"),
+    Mutant("role-of-the-same-name", "logins: the role on the shards", "router/session/user_lookup.cpp",
+           "user.backend_login = rows.text(0, 1);", "user.backend_login = question.user;",
+           (login("test_a_client_user_need_not_be_a_role_and_may_be_another_one_on_the_shards"),)),
 ]
 
 

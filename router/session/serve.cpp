@@ -40,10 +40,20 @@ void fit_clients_to_descriptors(Settings &settings) {
     const std::size_t descriptors = limit.rlim_max;
     const std::size_t reserved =
         std::min(descriptors / 2, spare_descriptors + 16 * settings.pool_size);
-    if (settings.max_clients <= descriptors - reserved) return;
-    log_warning("line.max_clients is lowered from %zu to %zu: the limit of open files is %zu",
-                settings.max_clients, descriptors - reserved, descriptors);
-    settings.max_clients = descriptors - reserved;
+    const std::size_t room = descriptors - reserved;
+    const std::size_t line = settings.line_listen.empty() ? 0 : settings.max_clients;
+    const std::size_t pg = settings.pg_listen.empty() ? 0 : settings.pg_max_clients;
+    if (line + pg <= room) return;
+    // Each keeps its share.
+    const auto lower = [&](const char *name, std::size_t &limit_of, std::size_t wanted) {
+        if (wanted == 0) return;
+        const std::size_t share = std::max<std::size_t>(1, room * wanted / (line + pg));
+        log_warning("%s is lowered from %zu to %zu: the limit of open files is %zu", name, wanted,
+                    share, descriptors);
+        limit_of = share;
+    };
+    lower("line.max_clients", settings.max_clients, line);
+    lower("pg.max_clients", settings.pg_max_clients, pg);
 }
 
 class Server {
