@@ -11,8 +11,7 @@ SQLALCHEMY = python_program("sqlalchemy_shop.py")
 DJANGO = python_program("django_shop.py")
 
 
-@pytest.mark.parametrize("way, check", PSYCOPG3.cases(
-    "chains of catalog look-ups by OID, between statements of both shards"))
+@pytest.mark.parametrize("way, check", PSYCOPG3.cases())
 def test_psycopg3(drivers, way, check):
     drivers.judge(PSYCOPG3, way, check)
 
@@ -28,7 +27,7 @@ def test_psycopg2(drivers, way, check):
     drivers.judge(PSYCOPG2, way, check)
 
 
-@pytest.mark.parametrize("way, check", SQLALCHEMY.cases("reflection of the tables"))
+@pytest.mark.parametrize("way, check", SQLALCHEMY.cases())
 def test_sqlalchemy(drivers, way, check):
     drivers.judge(SQLALCHEMY, way, check)
 
