@@ -41,6 +41,6 @@ def test_node_postgres(drivers, way, check):
     drivers.judge(NODE_POSTGRES, way, check)
 
 
-@pytest.mark.parametrize("way, check", POSTGRES_JS.cases("begin commits, rolls back and nests savepoints"))
+@pytest.mark.parametrize("way, check", POSTGRES_JS.cases())
 def test_postgres_js(drivers, way, check):
     drivers.judge(POSTGRES_JS, way, check)
