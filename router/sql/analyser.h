@@ -1,9 +1,9 @@
 // The analysis of one statement; see analysis.cpp for the rules and why they hold.
 //
 // Its parts: analysis.cpp (texts), utility.cpp (statements that are no queries), query.cpp (SELECT,
-// WITH), from_clause.cpp (FROM, joins), modify.cpp (INSERT, UPDATE, DELETE, MERGE), equality.cpp
-// (conditions to pins), parameters.cpp (their types), expressions.cpp (functions, operators,
-// sub-links), missing.cpp (why a table is not pinned).
+// WITH), from_clause.cpp (FROM, joins), unnest.cpp, modify.cpp (INSERT, UPDATE, DELETE, MERGE),
+// equality.cpp (conditions to pins), parameters.cpp (their types), expressions.cpp (functions,
+// operators, sub-links), missing.cpp (why a table is not pinned).
 //
 // Each step returns false when the statement is refused; `refusal` then says why.
 #pragma once
@@ -98,6 +98,9 @@ class Analyser {
     const Scope *keep_scope(Level &level, const Scope *parent, const CteScope *ctes,
                             const std::vector<Item> &items);
 
+    // unnest.cpp
+    bool unnest(const PgQuery__RangeFunction &function, Outputs &out);
+
     // modify.cpp
     bool insert(const PgQuery__InsertStmt &statement, const Scope *parent, const CteScope *ctes,
                 Place place, Outputs *out);
@@ -124,6 +127,7 @@ class Analyser {
                   Level &level);
     void membership(const PgQuery__AExpr &expression, const Scope &scope, Range allowed,
                     Level &level);
+    Pin array_pin(const Node *array, std::uint32_t type);
     void any_array(const PgQuery__AExpr &expression, const Scope &scope, Range allowed,
                    Level &level);
     void any_sublink(const PgQuery__SubLink &sublink, const Scope &scope, Range allowed,

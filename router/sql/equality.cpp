@@ -294,38 +294,32 @@ void Analyser::membership(const PgQuery__AExpr &expression, const Scope &scope, 
         });
 }
 
-// key = ANY (array)
-void Analyser::any_array(const PgQuery__AExpr &expression, const Scope &scope, Range allowed,
-                         Level &level) {
-    std::uint32_t type = 0;
-    const Target target = column(expression.lexpr, scope, type);
-    if (!target || target.level != &level) return;
-    const Node *array = expression.rexpr;
+/// The pin of a column that holds an element of this array, compared as a value of `type`: a list
+/// of constants, a parameter or a string, cast or not. Null for another expression.
+Pin Analyser::array_pin(const Node *array, std::uint32_t type) {
     std::uint32_t element = 0;
     while (array != nullptr && array->node_case == PG_QUERY__NODE__NODE_TYPE_CAST) {
         bool is_array = false;
         const std::uint32_t cast = cast_type(*array->type_cast->type_name, is_array);
-        if (cast == 0 || !is_array || !same_family(cast, type)) return;
+        if (cast == 0 || !is_array || !same_family(cast, type)) return nullptr;
         element = cast;  // of casts in casts the innermost one says how it is spelled
         array = array->type_cast->arg;
     }
-    if (array == nullptr) return;
+    if (array == nullptr) return nullptr;
     std::vector<PinSource> sources;
     if (array->node_case == PG_QUERY__NODE__NODE_A_ARRAY_EXPR) {
         const PgQuery__AArrayExpr &list = *array->a_array_expr;
         for (std::size_t i = 0; i < list.n_elements; ++i) {
-            auto value = constant(list.elements[i]);
-            if (!value) return;
-            if (value->integer_literal && element != 0 && value->type == 0) value->type = element;
-            const auto pin = source(*value, type);
-            if (!pin) return;
+            const auto value = constant(list.elements[i]);
+            const auto pin = value ? source(*value, type) : std::nullopt;
+            if (!pin) return nullptr;
             sources.push_back(*pin);
         }
-        if (!sources.empty()) bind(level, target, std::move(sources), allowed);
-        return;
+        const auto weight = static_cast<std::uint32_t>(sources.size());
+        return sources.empty() ? nullptr : make_pin(std::move(sources), type, weight);
     }
     auto value = constant(array);
-    if (!value || value->integer_literal || value->type != 0) return;
+    if (!value || value->integer_literal || value->type != 0) return nullptr;
     if (value->key.from == KeySource::From::parameter) {
         value->key.from = KeySource::From::array;
         if (element == 0) note_parameter_at(value->key.offset, type, true);
@@ -333,9 +327,17 @@ void Analyser::any_array(const PgQuery__AExpr &expression, const Scope &scope, R
         value->key.from = KeySource::From::array_text;
     }
     value->key.cast = element;
-    const std::uint32_t node = node_of(level, target);
-    const Pin pin = make_pin({{value->key, element == 0 ? type : 0}}, type, array_weight);
-    level.pins.bind(node, pin, allowed);
+    return make_pin({{value->key, element == 0 ? type : 0}}, type, array_weight);
+}
+
+// key = ANY (array)
+void Analyser::any_array(const PgQuery__AExpr &expression, const Scope &scope, Range allowed,
+                         Level &level) {
+    std::uint32_t type = 0;
+    const Target target = column(expression.lexpr, scope, type);
+    if (!target || target.level != &level) return;
+    if (const Pin pin = array_pin(expression.rexpr, type))
+        level.pins.bind(node_of(level, target), pin, allowed);
 }
 
 // key IN (sub-select): the sub-select's column is pinned.

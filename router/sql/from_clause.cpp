@@ -227,7 +227,7 @@ bool Analyser::from_item(const Node *node, Level &level, const Scope *parent, co
         const PgQuery__RangeFunction &function = *node->range_function;
         Relation relation;
         relation.kind = Relation::Kind::function;
-        relation.outputs.open = true;
+        if (!unnest(function, relation.outputs)) relation.outputs.open = true;
         relation.name = item.name = function_alias(function);
         rename_outputs(relation.outputs, function.alias);
         level.laterals.push_back({node, relation_index, keep_scope(level, parent, ctes, before)});

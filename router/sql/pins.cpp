@@ -4,18 +4,27 @@
 
 namespace interlock::sql {
 
+namespace {
+
+std::uint64_t place(std::uint32_t relation, std::uint32_t column) {
+    return std::uint64_t{relation} << 32 | column;
+}
+
+}  // namespace
+
 void PinSolver::clear() {
     nodes_.clear();
+    index_.clear();
     bindings_.clear();
     links_.clear();
 }
 
 std::uint32_t PinSolver::node(std::uint32_t relation, std::uint32_t column, std::uint32_t type,
                               Pin pin) {
-    for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-        if (nodes_[i].relation == relation && nodes_[i].column == column) return i;
-    nodes_.push_back({relation, column, type, pin, {}});
-    return static_cast<std::uint32_t>(nodes_.size() - 1);
+    const auto next = static_cast<std::uint32_t>(nodes_.size());
+    const auto [found, added] = index_.insert({place(relation, column), next});
+    if (added) nodes_.push_back({relation, column, type, pin, {}});
+    return found->second;
 }
 
 void PinSolver::bind(std::uint32_t node, Pin pin, Range allowed) {
@@ -66,9 +75,8 @@ void PinSolver::solve() {
 }
 
 Pin PinSolver::pin_of(std::uint32_t relation, std::uint32_t column) const {
-    for (const Node &node : nodes_)
-        if (node.relation == relation && node.column == column) return node.pin;
-    return nullptr;
+    const auto found = index_.find(place(relation, column));
+    return found == index_.end() ? nullptr : nodes_[found->second].pin;
 }
 
 }  // namespace interlock::sql

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace interlock::sql {
@@ -77,6 +78,7 @@ class PinSolver {
     void spread(std::uint32_t from);
 
     std::vector<Node> nodes_;
+    std::unordered_map<std::uint64_t, std::uint32_t> index_;  ///< of nodes, by relation and column
     std::vector<Binding> bindings_;
     std::vector<Link> links_;
 };

@@ -103,6 +103,31 @@ const Judged subselects[] = {
 };
 INSTANTIATE_TEST_SUITE_P(SubSelects, QueryAnalysis, ::testing::ValuesIn(subselects));
 
+// Rows sent as arrays.
+const Judged unnested[] = {
+    {"insert into account (account_id, owner) select * from unnest($1::bigint[], $2::text[])",
+     "A0:20"},
+    {"insert into event select u from unnest($1::bigint[]) u", "A0:20@public.event"},
+    {"select * from unnest($1::int[]) u join account a on a.account_id = u", "A0:23"},
+    {"select * from unnest($1::bigint[]) u(id), account where account_id = id", "A0:20"},
+    {"select * from unnest('{1,2}'::int[], array['x']::text[]) with ordinality u(id, t, n) "
+     "join account a on a.account_id = u.id",
+     "T0:23"},
+    {"delete from account using unnest(array[1, $1]::bigint[]) u(id) where account_id = id",
+     "L0 P0"},
+    {"select * from unnest('{x}'::text[]) u(n) join person p on p.name = n", "T0:25@public.person"},
+    {"select * from unnest($1) u join account a on a.account_id = u", "R10 at 33"},
+    {"select * from unnest($1::mytype[], $2::int[]) u(a, id) join account a on a.account_id = u.id",
+     "R10 at 61"},
+    {"select * from unnest($1::bigint[], $2::int[]) u(a, id) join account a on a.account_id = "
+     "u.id + 0",
+     "R10 at 61"},
+    {"select * from rows from (unnest($1::int[]), unnest($2::int[])) u(a, b) join account c on "
+     "c.account_id = u.b",
+     "R10 at 77"},
+};
+INSTANTIATE_TEST_SUITE_P(Unnest, QueryAnalysis, ::testing::ValuesIn(unnested));
+
 const Judged with[] = {
     {"with a as (select * from account where account_id = $1) select * from a", "P0"},
     {"with a as (select * from account where account_id = $1) select * from a join event e on "
