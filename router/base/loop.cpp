@@ -36,8 +36,7 @@ void Watch::control(int operation) {
     std::abort();
 }
 
-void Watch::arm(std::uint32_t events) {
-    if ((armed_ & events) == events) return;
+void Watch::arm_more(std::uint32_t events) {
     armed_ |= events;
     control(registered_ ? EPOLL_CTL_MOD : EPOLL_CTL_ADD);
     registered_ = true;
@@ -73,13 +72,6 @@ void Event::set() {
 }
 
 // Waiter ------------------------------------------------------------------------------------------
-
-bool Waiter::await_ready() {
-    for (unsigned i = 0; i < wait_.count_; ++i)
-        if (wait_.sources_[i].event != nullptr && wait_.sources_[i].event->is_set())
-            fired_ |= 1U << i;
-    return fired_ != 0;
-}
 
 void Waiter::await_suspend(std::coroutine_handle<> awaiting) {
     handle_ = awaiting;
@@ -119,10 +111,6 @@ void Waiter::detach() {
         }
     }
     if (heap_position_ != not_in_heap) wait_.loop_.remove_timer(this);
-}
-
-Fired Waiter::await_resume() {
-    return Fired{fired_};
 }
 
 // Loop --------------------------------------------------------------------------------------------

@@ -59,7 +59,10 @@ class Watch {
     friend class Loop;
     friend class Waiter;
     void control(int operation);
-    void arm(std::uint32_t events);
+    void arm(std::uint32_t events) {
+        if ((armed_ & events) != events) arm_more(events);
+    }
+    void arm_more(std::uint32_t events);
     void disarm(std::uint32_t events);
     void forget();
 
@@ -136,9 +139,14 @@ class Waiter {
     Waiter(const Waiter &) = delete;
     Waiter &operator=(const Waiter &) = delete;
 
-    bool await_ready();
+    bool await_ready() {
+        for (unsigned i = 0; i < wait_.count_; ++i)
+            if (wait_.sources_[i].event != nullptr && wait_.sources_[i].event->is_set())
+                fired_ |= 1U << i;
+        return fired_ != 0;
+    }
     void await_suspend(std::coroutine_handle<> awaiting);
-    Fired await_resume();
+    Fired await_resume() { return Fired{fired_}; }
 
   private:
     friend class Loop;

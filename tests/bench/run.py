@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line]
+    run.py [--quick] [--only guard route catalog line pg]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -31,6 +31,7 @@ PARTS = {
     "route": route_bench,
     "catalog": lambda: [*PYTHON, HERE / "catalog_load.py"],
     "line": lambda: [*PYTHON, HERE / "line_bench.py"],
+    "pg": lambda: [*PYTHON, HERE / "pg_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -47,6 +48,21 @@ TARGETS = {
     **{f"single-shard: shape, cache hit and plan, {text}, ns": (
         "route", lambda r, text=text: r["single_shard_ns"][text]["median"], "< 1000", lambda v: v < 1000)
        for text in ("literal", "update", "insert", "parameter_text", "parameter_binary", "uuid")},
+    # PgBouncer and the router in turns; the median of the rounds' own ratios.
+    **{f"CPU a transaction, {mode}: router / PgBouncer": (
+        "pg", lambda r, mode=mode: r["load"][mode]["interlock/pgbouncer"]["cpu_us"]["median_of_rounds"],
+        "<= 1.0", lambda v: v <= 1.0) for mode in ("simple", "extended")},
+    "CPU a transaction, prepared / PgBouncer's extended": (
+        "pg", lambda r: r["load"]["prepared"]["interlock/pgbouncer extended"]["cpu_us"]["median_of_rounds"],
+        "<= 1.1", lambda v: v <= 1.1),
+    **{f"transactions a second, {mode}: router / PgBouncer": (
+        "pg", lambda r, mode=mode: r["load"][mode]["interlock/pgbouncer"]["per_second"]["median_of_rounds"],
+        ">= 1.0", lambda v: v >= 1.0) for mode in ("simple", "extended")},
+    **{f"median latency of one client, {mode}: router - PgBouncer, us": (
+        "pg", lambda r, mode=mode: r["one"][mode]["interlock - pgbouncer"], "<= 10", lambda v: v <= 10)
+       for mode in ("simple", "extended")},
+    "memory of an idle client: router / PgBouncer": (
+        "pg", lambda r: r["idle"]["interlock/pgbouncer"]["after_one_statement"], "<= 1.0", lambda v: v <= 1.0),
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (
