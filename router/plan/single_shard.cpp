@@ -184,6 +184,14 @@ class KeyReader {
             return nullptr;
         }
         const BoundParameter &bound = values_.parameters[source_->index];
+        if (source_->typed && (bound.type == 0 || bound.type == oid::unknown)) {
+            (void)refuse(
+                format("parameter $%u, %s, has no declared type, and stands elsewhere too, "
+                       "where it could take another one",
+                       source_->index + 1U, key_name().c_str()),
+                "Declare its type, or use a parameter of its own for the shard key.");
+            return nullptr;
+        }
         if (bound.bytes) return &bound;
         (void)refuse_null();
         return nullptr;
@@ -212,6 +220,11 @@ class KeyReader {
         const Keyspace &keyspace = routes_.keyspaces[table_->keyspace];
         KeyTarget found{table_->keyspace, keyspace.bucket_of(key), 0};
         found.shard = keyspace.owner[static_cast<std::size_t>(found.bucket)];
+        // Equal hashes are equal buckets, which is all that matters to where a row belongs.
+        if (source_->assigned && (several_hashes_ || !hash_ || *hash_ != key.hash))
+            return refuse_assignment();
+        several_hashes_ = several_hashes_ || (hash_ && *hash_ != key.hash);
+        hash_ = key.hash;
         if (!first_) {
             first_ = found;
             table_index_ = source_->table;
@@ -260,6 +273,14 @@ class KeyReader {
                     return !values_.utf8 || (static_cast<unsigned char>(c) & 0xC0) != 0x80;
                 }));
         }
+        return false;
+    }
+
+    [[gnu::cold]] bool refuse_assignment() {
+        (void)refuse("", "Leave it out of SET; to move a row, delete it and insert it anew in two "
+                         "transactions.");
+        refusal_.code = Code::R29;
+        refusal_.message = key_name() + " would be set to another value than the row has";
         return false;
     }
 
@@ -317,6 +338,8 @@ class KeyReader {
     bool encoded_ = true;          ///< the value is in the client's encoding
     std::string scratch_;
 
+    std::optional<std::int64_t> hash_;  ///< of the keys so far
+    bool several_hashes_ = false;
     std::optional<KeyTarget> first_;
     std::uint32_t table_index_ = 0;
     Refusal refusal_;

@@ -45,6 +45,8 @@ class Analyser {
     Refusal refusal;
 
   private:
+    bool finish();
+
     // What is kept when a trial is undone.
     struct Mark {
         std::size_t keys, tables, relations, functions, operators, emitted;
@@ -115,7 +117,8 @@ class Analyser {
                Place place);
     bool merge_action(const PgQuery__MergeWhenClause &clause, const Table &table,
                       const Scope &source, const Scope &both);
-    bool assignments(Node **list, std::size_t count, const Table &table, const Scope &scope);
+    bool assignments(Node **list, std::size_t count, const Table &table, const Scope &scope,
+                     std::vector<KeySource> *keys);
     bool insert_columns(Node **list, std::size_t count, const Table &table, int location,
                         std::size_t &position);
     Pin value_pin(const Node *node, const Table &table, const Scope &scope);
@@ -165,7 +168,7 @@ class Analyser {
     void note_parameter_at(std::uint32_t location, std::uint32_t type, bool array = false);
     void note_untyped(const Node *node);
     void note_comparison(const PgQuery__AExpr &expression, const Scope &scope);
-    bool check_parameters();
+    void check_parameters();
 
     // missing.cpp
     bool refuse_unpinned(Level &level, std::uint32_t relation, Place place);

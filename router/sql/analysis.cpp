@@ -158,9 +158,20 @@ bool Analyser::statement(const Node *node, std::size_t offset, std::size_t lengt
         facts.returns_rows = node->delete_stmt->n_returning_list > 0;
         break;
     case PG_QUERY__NODE__NODE_MERGE_STMT: break;
-    default: return utility(node) && check_parameters();
+    default: return utility(node) && finish();
     }
-    return query(node, nullptr, nullptr, {}, nullptr) && check_parameters();
+    return query(node, nullptr, nullptr, {}, nullptr) && finish();
+}
+
+bool Analyser::finish() {
+    check_parameters();
+    // With another schema before pg_catalog, "=" and every other name may mean something else.
+    if (catalog_first() || (facts.operator_names.empty() && facts.function_names.empty()))
+        return true;
+    return refuse(Code::R26, static_cast<int>(offset_),
+                  "search_path puts other schemas before pg_catalog, whose functions and operators "
+                  "could stand for the built-in ones",
+                  "Leave pg_catalog out of search_path, or put it first.");
 }
 
 Result<std::vector<StatementFacts>, Refusal> analyse(std::string_view text, const Shape &shape,

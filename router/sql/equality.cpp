@@ -19,6 +19,14 @@ bool same_family(std::uint32_t left, std::uint32_t right) {
     return left != 0 && right != 0 && family_of_type(left) == family_of_type(right);
 }
 
+/// Whether a cast between types of one family never fails.
+bool widens(std::uint32_t from, std::uint32_t to) {
+    const auto size = [](std::uint32_t type) {
+        return type == oid::int2 ? 2 : type == oid::int4 ? 4 : 8;
+    };
+    return family_of_type(from) != placement::KeyFamily::integer || size(from) <= size(to);
+}
+
 const PgQuery__RowExpr *row(const Node *node) {
     return node != nullptr && node->node_case == PG_QUERY__NODE__NODE_ROW_EXPR ? node->row_expr
                                                                                : nullptr;
@@ -188,7 +196,8 @@ Target Analyser::column(const Node *node, const Scope &scope, std::uint32_t &typ
         const std::uint32_t to = cast_type(*node->type_cast->type_name, array);
         if (to == 0 || array) return {};
         const Target target = column(node->type_cast->arg, scope, type);
-        if (!target || !same_family(type, to)) return {};
+        // A narrowing cast fails on some rows, which may be those of other shards.
+        if (!target || !same_family(type, to) || !widens(type, to)) return {};
         type = to;
         return target;
     }

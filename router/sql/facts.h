@@ -50,6 +50,9 @@ struct KeySource {
     };
     From from = From::literal;
     bool negative = false;     ///< of a number literal with a minus sign before it
+    bool typed = false;        ///< a parameter that must be declared with a type: elsewhere in the
+                               ///< statement it could take another one than the key's
+    bool assigned = false;     ///< SET key = value: must be the value the key has
     std::uint32_t index = 0;   ///< from 0
     std::uint32_t cast = 0;    ///< OID of the type it is cast to (of an array: its elements'); 0:
                                ///< none, it takes the column's

@@ -23,16 +23,28 @@ std::optional<std::uint16_t> inserted_column(const PgQuery__InsertStmt &statemen
 
 }  // namespace
 
-// SET items. The shard key stays what it is.
-bool Analyser::assignments(Node **list, std::size_t count, const Table &table, const Scope &scope) {
+// SET items. The shard key stays what it is. With `keys`, SET key = constant is left to the plan,
+// which sees whether that is the value the key has (ORMs write all columns).
+bool Analyser::assignments(Node **list, std::size_t count, const Table &table, const Scope &scope,
+                           std::vector<KeySource> *keys) {
     for (std::size_t i = 0; i < count; ++i) {
         const PgQuery__ResTarget &item = *list[i]->res_target;
-        if (table.columns[table.key_column].name == item.name)
+        if (table.columns[table.key_column].name == item.name) {
+            const auto value =
+                keys != nullptr && item.n_indirection == 0 ? constant(item.val) : std::nullopt;
+            const auto key =
+                value ? source(*value, table.columns[table.key_column].type_oid) : std::nullopt;
+            if (key) {
+                keys->push_back(key->key);
+                if (!walk(item.val, scope)) return false;
+                continue;
+            }
             return refuse(Code::R29, item.location,
                           "the shard key " + key_of(table) + " of table " + table.sql_name +
                               " cannot be updated",
                           "Leave it out of SET; to move a row, delete it and insert it anew in "
                           "two transactions.");
+        }
         if (item.n_indirection == 0)
             if (const auto column = table.find_column(item.name))
                 note_parameter(item.val, table.columns[*column].type_oid);
@@ -203,7 +215,7 @@ bool Analyser::on_conflict(const PgQuery__OnConflictClause &clause, Level &level
     const Table &table = *level.relations[0].table;
     level.relations.push_back(std::move(excluded));
     both.items.push_back(std::move(item));
-    return assignments(clause.target_list, clause.n_target_list, table, both) &&
+    return assignments(clause.target_list, clause.n_target_list, table, both, nullptr) &&
            walk(clause.where_clause, both);
 }
 
@@ -226,10 +238,18 @@ bool Analyser::update(const PgQuery__UpdateStmt &statement, const Scope *parent,
     if (!pin_level(level)) return false;
     for (const Qualifier &qualifier : level.qualifiers)
         if (!walk(qualifier.expression, *qualifier.scope)) return false;
-    return assignments(statement.target_list, statement.n_target_list, *level.relations[0].table,
-                       scope) &&
-           check_pinned(level, place) &&
-           targets(statement.returning_list, statement.n_returning_list, scope, *out);
+    const Relation &target = level.relations[0];
+    const std::uint32_t index = target.table_index;
+    std::vector<KeySource> keys;
+    if (!assignments(statement.target_list, statement.n_target_list, *target.table, scope, &keys) ||
+        !check_pinned(level, place))
+        return false;
+    for (KeySource &key : keys) {
+        key.table = index;
+        key.assigned = true;
+        facts.keys.push_back(key);
+    }
+    return targets(statement.returning_list, statement.n_returning_list, scope, *out);
 }
 
 bool Analyser::remove(const PgQuery__DeleteStmt &statement, const Scope *parent,
@@ -305,7 +325,7 @@ bool Analyser::merge_action(const PgQuery__MergeWhenClause &clause, const Table 
     if (!walk(clause.condition, scope) || !walk_list(clause.values, clause.n_values, scope))
         return false;
     return clause.command_type != PG_QUERY__CMD_TYPE__CMD_UPDATE ||
-           assignments(clause.target_list, clause.n_target_list, table, scope);
+           assignments(clause.target_list, clause.n_target_list, table, scope, nullptr);
 }
 
 }  // namespace interlock::sql

@@ -4,10 +4,11 @@
 // asks for (parse_param.c). In "x = $1 AND key = $1" with x of type numeric, float8, bpchar or name
 // the key is compared with a numeric, a double ..., and the same bytes may mean another key than
 // they do as a value of the key's type. So a parameter that pins a key must be of the key's family
-// wherever it stands.
+// wherever it stands, or declared (KeySource::typed).
 #include "sql/analyser.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace interlock::sql {
 
@@ -66,7 +67,7 @@ void Analyser::note_comparison(const PgQuery__AExpr &expression, const Scope &sc
     compare(expression.rexpr, expression.lexpr);
 }
 
-bool Analyser::check_parameters() {
+void Analyser::check_parameters() {
     struct Pinning {
         placement::KeyFamily family;
         bool array;
@@ -78,24 +79,19 @@ bool Analyser::check_parameters() {
         pinning.insert(
             {key.index, {family_of(table.key_type), key.from == KeySource::From::array}});
     }
-    if (pinning.empty()) return true;
-    const ParameterUse *wrong = nullptr;
-    std::uint32_t where = 0;
+    if (pinning.empty()) return;
+    std::unordered_set<std::uint32_t> uncertain;
     for (const auto &[location, use] : parameters_) {
         const auto pin = pinning.find(use.number);
         if (pin == pinning.end() || use.any_type) continue;
         const auto type = key_type_of_oid(use.type);
         if (type && family_of(*type) == pin->second.family && use.array == pin->second.array)
             continue;
-        if (wrong != nullptr && where <= location) continue;
-        wrong = &use;
-        where = location;
+        uncertain.insert(use.number);
     }
-    if (wrong == nullptr) return true;
-    return refuse(Code::R27, static_cast<int>(where),
-                  "parameter $" + std::to_string(wrong->number + 1) +
-                      " gives the shard key, and its use here may give it another type",
-                  "Use a parameter of its own for the shard key.");
+    for (KeySource &key : facts.keys)
+        if (key.from == KeySource::From::parameter || key.from == KeySource::From::array)
+            key.typed = uncertain.count(key.index) != 0;
 }
 
 }  // namespace interlock::sql

@@ -31,8 +31,8 @@ analyse_text(std::string_view text, const std::vector<std::string> &path = {"pub
 }
 
 /// "L0 P1" : literal 0, parameter $2. L literal (-L with a minus), P parameter, A array parameter,
-/// T array text, N null; ":20" the type it is cast to; "@name" the table whose key it is, where it
-/// is not account.
+/// T array text, N null; "!" must be declared with a type, "=" is assigned; ":20" the type it is
+/// cast to; "@name" the table whose key it is, where it is not account.
 inline std::string describe_keys(const sql::Facts &facts) {
     std::string text;
     for (const sql::KeySource &key : facts.keys) {
@@ -40,6 +40,8 @@ inline std::string describe_keys(const sql::Facts &facts) {
         if (key.negative) text += '-';
         text += "LPATN"[static_cast<int>(key.from)];
         if (key.from != sql::KeySource::From::null) text += std::to_string(key.index);
+        if (key.typed) text += '!';
+        if (key.assigned) text += '=';
         if (key.cast != 0) text += ":" + std::to_string(key.cast);
         const Table &table = analysis_table().tables[key.table];
         if (table.sql_name != "public.account") text += "@" + table.sql_name;

@@ -93,7 +93,7 @@ const Judged updates[] = {
 
     {"update account set balance = 0", "R10 at 8"},
     {"update account set balance = 0 where balance = 5", "R10 at 8"},
-    {"update account set account_id = 5 where account_id = 5", "R29 at 20"},
+    {"update account set account_id = 5 where account_id = 5", "L1 L0="},
     {"update account set (owner, account_id) = ('x', 5) where account_id = 5", "R29 at 28"},
     {"update account a set account_id = a.account_id where a.account_id = 5", "R29 at 22"},
     {"update account set balance = 0 from event e where account.account_id = 5", "R20 at 37"},
@@ -157,7 +157,7 @@ const Judged merges[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Merges, ModifyAnalysis, ::testing::ValuesIn(merges));
 
-// A parameter that pins must be of the key's family wherever it stands.
+// A parameter that pins must be of the key's family wherever it stands, or declared.
 const Judged parameters[] = {
     {"select * from account where account_id = $1 and balance = $1", "P0"},
     {"select * from account where account_id = $1 and ($1 is null or version < $1)", "P0"},
@@ -167,14 +167,14 @@ const Judged parameters[] = {
     {"select * from account where account_id = $1::int and balance = $1::bigint", "P0:23"},
     {"select * from account where account_id = any($1) and balance = any($1)", "A0"},
     {"select $2 + 1.5, * from account where account_id = $1", "P0"},
-    {"select * from account where $1 > 1.5 and account_id = $1", "R27 at 29"},
-    {"select abs($1) from account where account_id = $1", "R27 at 12"},
-    {"select * from account where account_id = $1 limit $1", "R27 at 51"},
-    {"insert into account (account_id, owner) values ($1, $1)", "R27 at 53"},
-    {"select * from account where account_id = $1 and owner = $1::text", "R27 at 57"},
-    {"select * from account where account_id = any($1) and balance = $1", "R27 at 64"},
-    {"select array_length($1, 1) from account where account_id = any($1)", "R27 at 21"},
-    {"select * from account where balance = $1::numeric and account_id = $1", "R27 at 39"},
+    {"select * from account where $1 > 1.5 and account_id = $1", "P0!"},
+    {"select abs($1) from account where account_id = $1", "P0!"},
+    {"select * from account where account_id = $1 limit $1", "P0!"},
+    {"insert into account (account_id, owner) values ($1, $1)", "P0!"},
+    {"select * from account where account_id = $1 and owner = $1::text", "P0!"},
+    {"select * from account where account_id = any($1) and balance = $1", "A0!"},
+    {"select array_length($1, 1) from account where account_id = any($1)", "A0!"},
+    {"select * from account where balance = $1::numeric and account_id = $1", "P0!"},
 };
 INSTANTIATE_TEST_SUITE_P(Parameters, ModifyAnalysis, ::testing::ValuesIn(parameters));
 

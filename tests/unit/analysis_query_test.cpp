@@ -160,7 +160,7 @@ const Judged with[] = {
      "L0"},
     {"with u as (update account set balance = 0 where account_id = 5 returning account_id) "
      "update event e set account_id = 5 from u where e.account_id = u.account_id",
-     "R29 at 105"},
+     "L1 L2=@public.event"},
 
     {"with a as (select * from account) select 1", "R21 at 26"},
     {"with a as (select * from account) select * from a where account_id = 5", "R21 at 26"},
@@ -259,9 +259,11 @@ TEST(AnalysisPath, DecidesWhichTableIsMeant) {
     // Another schema's int8 may be meant.
     EXPECT_EQ(judge("select * from account where account_id = $1::int8", {"public", "pg_catalog"}),
               "R10 at 15");
-    EXPECT_EQ(
-        judge("select * from account where account_id = $1::bigint", {"public", "pg_catalog"}),
-        "P0:20");
+    // So may its "=" and its functions.
+    EXPECT_EQ(judge("select * from account where account_id = 5", {"public", "pg_catalog"}),
+              "R26 at 1");
+    EXPECT_EQ(judge("select lower('x')", {"public", "pg_catalog"}), "R26 at 1");
+    EXPECT_EQ(judge("select pg_catalog.lower('x')", {"public", "pg_catalog"}), "any");
 }
 
 TEST(AnalysisPath, IsSplitAsPostgresqlDoes) {

@@ -305,6 +305,34 @@ TEST(SingleShardPlan, TextKeysBeyondAsciiNeedUtf8) {
     EXPECT_EQ(parameter_key(blob, in_binary("é"), 0, false), of_bytes(blob, "é"));
 }
 
+TEST(SingleShardPlan, TheKeyMayBeSetToWhatItIs) {
+    KeySource same = key(account, literal, 0);
+    same.assigned = true;
+    const Facts update = facts({key(account, literal, 1), same});
+    EXPECT_EQ(show(run(update, "update account set account_id = 5 where account_id = '5'")),
+              of_integer(5));
+    EXPECT_EQ(show(run(update, "update account set account_id = 6 where account_id = 5")), "R29");
+    const Facts several = facts({key(account, literal, 1), key(account, literal, 2), same});
+    EXPECT_EQ(show(run(several, "update account set account_id = 5 where account_id in (5, 5)")),
+              of_integer(5));
+    EXPECT_EQ(show(run(several, "update account set account_id = 5 where account_id in (6, 5)")),
+              "R29");
+    KeySource sent = key(account, parameter, 0);
+    sent.assigned = true;
+    const Facts array_pinned = facts({key(account, array, 1), sent});
+    EXPECT_EQ(show(run(array_pinned, "update", {{"5"}, {"{}"}})), "R29");
+    EXPECT_EQ(show(run(array_pinned, "update", {{"5"}, {"{5}"}})), of_integer(5));
+    EXPECT_EQ(show(run(array_pinned, "update", {{std::nullopt}, {"{5}"}})), "R27");
+}
+
+TEST(SingleShardPlan, AParameterOfUncertainTypeMustBeDeclared) {
+    KeySource uncertain = key(account, parameter, 0);
+    uncertain.typed = true;
+    EXPECT_EQ(show(run(facts({uncertain}), "select", {{"5"}})), "R27");
+    EXPECT_EQ(show(run(facts({uncertain}), "select", {{"5", false, oid::unknown}})), "R27");
+    EXPECT_EQ(show(run(facts({uncertain}), "select", {{"5", false, oid::int8}})), of_integer(5));
+}
+
 TEST(SingleShardPlan, NullIsNoKey) {
     EXPECT_EQ(show(run(facts({key(account, null)}), "NULL")), "R27");
     const BoundParameter none{std::nullopt, false, 0};
