@@ -20,8 +20,10 @@ constexpr std::size_t goodbye_bytes = 1 << 20;
 
 Task<void> serve_client(Worker &worker, UniqueFd socket) {
     LineClient client(worker, std::move(socket));
+    ++worker.line_clients;
     worker.add_client(&client);
     co_await client.serve();
+    --worker.line_clients;
     worker.remove_client(&client);
 }
 
@@ -42,7 +44,7 @@ Task<void> turn_away(Worker &worker, UniqueFd socket) {
 }  // namespace
 
 void accept_line_client(Worker &worker, UniqueFd socket) {
-    if (worker.client_count() >= worker.settings().max_clients)
+    if (worker.line_clients >= worker.settings().max_clients)
         spawn(turn_away(worker, std::move(socket)));
     else
         spawn(serve_client(worker, std::move(socket)));

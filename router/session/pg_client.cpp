@@ -23,7 +23,14 @@ constexpr std::size_t goodbye_bytes = 1 << 20;
 // Sets of start-up settings remembered.
 constexpr std::size_t most_startups = 1024;
 
-Task<void> serve_client(PgShared &shared, UniqueFd socket) {
+Task<void> serve_client(std::unique_ptr<PgClient> client, Worker &worker) {
+    worker.add_client(client.get());
+    co_await client->serve();
+    worker.remove_client(client.get());
+}
+
+// Ends when the client is served, or gone: what it takes to log in is not held any longer.
+Task<void> open_client(PgShared &shared, UniqueFd socket) {
     Worker &worker = shared.worker();
     auto transport = std::make_unique<Transport>(worker.loop(), std::move(socket));
     Buffer in;
@@ -34,17 +41,15 @@ Task<void> serve_client(PgShared &shared, UniqueFd socket) {
         co_return;
     }
     if (opening.kind != Opening::Kind::login) co_return;
-    auto client = std::make_unique<PgClient>(shared, std::move(transport), std::move(in),
-                                             std::move(opening.login));
-    worker.add_client(client.get());
-    co_await client->serve();
-    worker.remove_client(client.get());
+    spawn(serve_client(std::make_unique<PgClient>(shared, std::move(transport), std::move(in),
+                                                  std::move(opening.login)),
+                       worker));
 }
 
 }  // namespace
 
 void accept_pg_client(PgShared &shared, UniqueFd socket) {
-    spawn(serve_client(shared, std::move(socket)));
+    spawn(open_client(shared, std::move(socket)));
 }
 
 PgClient::PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffer in, Login login)

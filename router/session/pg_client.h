@@ -104,17 +104,18 @@ class PgClient final : public Client, private ExchangeOwner {
         PreparedPointer prepared;
     };
 
-    // pg_client.cpp
-    [[nodiscard]] Task<bool> greet();
+    // pg_client.cpp. Not inlined: the compiler would put the frames of all of them into the one of
+    // serve(), which every idle client holds.
+    [[nodiscard, gnu::noinline]] Task<bool> greet();
     [[nodiscard]] Task<std::optional<Refusal>> learn_defaults();
     [[nodiscard]] Task<std::optional<Refusal>> apply_startup();
-    [[nodiscard]] Task<void> take_message(const wire::Frame &frame);
-    [[nodiscard]] Task<void> relieve();
-    [[nodiscard]] Task<bool> push_round();
+    [[nodiscard, gnu::noinline]] Task<void> take_message(const wire::Frame &frame);
+    [[nodiscard, gnu::noinline]] Task<void> relieve();
+    [[nodiscard, gnu::noinline]] Task<bool> push_round();
     void round_stirred();
-    [[nodiscard]] Task<void> say_goodbye();
+    [[nodiscard, gnu::noinline]] Task<void> say_goodbye();
     [[nodiscard]] Task<bool> idle();
-    [[nodiscard]] Task<bool> flush();
+    [[nodiscard, gnu::noinline]] Task<bool> flush();
     [[nodiscard]] bool try_write();
     [[nodiscard]] bool read_client();
     void answer_ready();
@@ -122,7 +123,7 @@ class PgClient final : public Client, private ExchangeOwner {
     static void client_stirred(void *self);
 
     // pg_long_message.cpp
-    [[nodiscard]] Task<bool> take_long_message(char type, std::size_t size);
+    [[nodiscard, gnu::noinline]] Task<bool> take_long_message(char type, std::size_t size);
     [[nodiscard]] Task<bool> take_long_bind(std::size_t size);
     [[nodiscard]] Task<bool> read_at_least(std::size_t bytes);
     [[nodiscard]] Task<bool> pass_over(std::size_t size);

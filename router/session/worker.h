@@ -87,6 +87,7 @@ class Worker {
     std::shared_ptr<ClientAuth> client_auth;
     /// Connections of the PostgreSQL listener: logged in or about to prove who they are; and all
     /// that have not logged in yet. open_connection() keeps these counts.
+    std::size_t line_clients = 0;
     std::size_t pg_clients = 0;
     std::size_t pg_starting = 0;
 
