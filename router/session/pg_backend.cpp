@@ -158,6 +158,7 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
             lease_ = std::move(*lent);
         }
         shard_ = *shard;
+        any_shard_ = shard_;
     } else if (auto refused = co_await lend_any(pools, routes->table->version)) {
         co_return refused;
     }
@@ -184,8 +185,9 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
     co_return std::nullopt;
 }
 
-// For what any shard can answer, a session keeps to one: objects' numbers in the system catalogs,
-// which drivers carry from one look-up to the next, differ between shards.
+// For what any shard can answer, a session keeps to the one of its last data: objects' numbers in
+// the system catalogs, which drivers carry from an answer to the next look-up, differ between
+// shards.
 Task<std::optional<Refusal>> PgClient::lend_any(LoginPools &pools, std::int32_t version) {
     gave_up_.reset();
     if (any_shard_ && *any_shard_ < pools.size() && !pools[*any_shard_].known_down()) {

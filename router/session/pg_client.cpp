@@ -214,6 +214,13 @@ Task<std::optional<Refusal>> PgClient::apply_startup() {
     auto refused = co_await ask_backend(calls);
     if (!lease_) co_return refused;
     if (!refused && exchange_->kept_row().size() == parameters.size()) {
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+            if (parameters[i]->name != "search_path") continue;
+            if (auto later = check_search_path(exchange_->kept_row()[i])) {
+                discard_backend();
+                co_return later;
+            }
+        }
         for (std::size_t i = 0; i < parameters.size(); ++i)
             startup_ = shared_.parameters().with(startup_, parameters[i], exchange_->kept_row()[i]);
         lease_->set_applied_parameters(startup_);

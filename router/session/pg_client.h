@@ -174,6 +174,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> set(const sql::Facts &facts);
     [[nodiscard]] Task<std::optional<Refusal>> set_one(const TrackedParameter &parameter,
                                                        const std::string &value, bool local);
+    [[nodiscard]] std::optional<Refusal> check_search_path(const std::string &value) const;
     void keep_setting(const TrackedParameter &parameter, const std::string &value, bool local);
     [[nodiscard]] Task<std::optional<Refusal>> reset(const sql::Facts &facts);
     [[nodiscard]] Task<std::optional<Refusal>> reset_one(const TrackedParameter &parameter);

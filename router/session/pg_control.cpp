@@ -358,6 +358,17 @@ Task<std::optional<Refusal>> PgClient::set(const sql::Facts &facts) {
     co_return std::nullopt;
 }
 
+// With pg_catalog behind another schema, that schema's operators and functions stand before the
+// built-in ones which the analysis takes them for.
+std::optional<Refusal> PgClient::check_search_path(const std::string &value) const {
+    const auto schemas = sql::split_search_path(value, backend_login_);
+    if (!schemas) return std::nullopt;
+    const auto catalog = std::find(schemas->begin(), schemas->end(), "pg_catalog");
+    if (catalog == schemas->begin() || catalog == schemas->end()) return std::nullopt;
+    return make_refusal(Code::R25, "search_path puts another schema before pg_catalog",
+                        "Leave pg_catalog out, then it comes first, or name it first.");
+}
+
 // PostgreSQL itself judges the value, on a backend, and spells it; the session keeps its spelling.
 Task<std::optional<Refusal>> PgClient::set_one(const TrackedParameter &parameter,
                                                const std::string &value, bool local) {
@@ -372,6 +383,8 @@ Task<std::optional<Refusal>> PgClient::set_one(const TrackedParameter &parameter
     if (hold_ == Hold::pinned) {
         if (auto refused = co_await ask_backend(set + ";" + show)) co_return refused;
         if (exchange_->kept_row().empty()) co_return postgres_error("XX000", "SET gave no value");
+        if (parameter.name == "search_path")
+            if (auto refused = check_search_path(exchange_->kept_row()[0])) co_return refused;
         keep_setting(parameter, exchange_->kept_row()[0], local);
         co_return std::nullopt;
     }
@@ -387,6 +400,13 @@ Task<std::optional<Refusal>> PgClient::set_one(const TrackedParameter &parameter
     if (!lease_) co_return refused;
     if (!refused && exchange_->kept_row().empty())
         refused = postgres_error("XX000", "SET gave no value");
+    if (!refused && parameter.name == "search_path") {
+        refused = check_search_path(exchange_->kept_row()[0]);
+        if (refused && !judge_only) {
+            discard_backend();
+            co_return refused;
+        }
+    }
     if (!refused) {
         const std::string spelled = exchange_->kept_row()[0];
         keep_setting(parameter, spelled, local);
@@ -427,7 +447,7 @@ Task<std::optional<Refusal>> PgClient::reset(const sql::Facts &facts) {
         if (parameter == nullptr) co_return not_tracked(facts.name);
         if (auto refused = co_await reset_one(*parameter)) co_return refused;
     }
-    answer_tag("RESET");
+    answer_tag(starts_with_word(facts.text, "set") ? "SET" : "RESET");
     co_return std::nullopt;
 }
 

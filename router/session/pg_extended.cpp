@@ -512,7 +512,9 @@ void PgClient::end_round() {
     round_open_ = false;
     round_refusal_.reset();
     notes_.clear();
-    if (extended_ && !in_block()) extended_->portals.clear();
+    if (!extended_) return;
+    extended_->unchecked.clear();
+    if (!in_block()) extended_->portals.clear();
 }
 
 // What the exchange tells ------------------------------------------------------------------------
