@@ -127,6 +127,7 @@ bool Analyser::set(const PgQuery__VariableSetStmt &statement) {
             facts.value = "DEFAULT";
         } else {
             facts.action = Action::reset;
+            facts.text = statement_text();  // answered as the SET it is
         }
         break;
     case PG_QUERY__VARIABLE_SET_KIND__VAR_SET_CURRENT:
