@@ -280,6 +280,9 @@ def test_psql_learns_why_the_router_refuses(drivers):
 
 # -- pgbench -------------------------------------------------------------------------------------
 
+# A thread for each client: one that waits for a connection of the pool while it prepares its statements must not
+# keep another, whose transaction holds one, from going on.
+TEN, FOUR = ("-c", 10, "-j", 10), ("-c", 4, "-j", 4)
 READ = """\\set k random(1, 60)
 SELECT balance FROM account WHERE account_id = :k;
 """
@@ -338,25 +341,25 @@ def paid(shop):
 @pytest.mark.parametrize("protocol", ["simple", "extended", "prepared"])
 def test_pgbench_reads_and_transactions(shop, tmp_path, protocol):
     """More clients than the pool has connections: prepared statements meet backends that do not know them."""
-    assert pgbench(shop, tmp_path, READ, "-M", protocol, "-c", 10, "-j", 2, "-t", 50) == 500
-    assert pgbench(shop, tmp_path, READ_BACK, "-M", protocol, "-c", 10, "-j", 2, "-t", 20) == 200
-    assert pgbench(shop, tmp_path, PAY, "-M", protocol, "-c", 10, "-j", 2, "-t", 30) == 300
+    assert pgbench(shop, tmp_path, READ, "-M", protocol, *TEN, "-t", 50) == 500
+    assert pgbench(shop, tmp_path, READ_BACK, "-M", protocol, *TEN, "-t", 20) == 200
+    assert pgbench(shop, tmp_path, PAY, "-M", protocol, *TEN, "-t", 30) == 300
     assert paid(shop) == (300, 300, 300)
 
 
 @pytest.mark.parametrize("protocol", ["extended", "prepared"])
 def test_pgbench_pipelines(shop, tmp_path, protocol):
-    assert pgbench(shop, tmp_path, PIPELINED, "-M", protocol, "-c", 10, "-j", 2, "-t", 30) == 300
+    assert pgbench(shop, tmp_path, PIPELINED, "-M", protocol, *TEN, "-t", 30) == 300
     assert paid(shop) == (300, 300, 300)
 
 
 @pytest.mark.parametrize("protocol", ["simple", "prepared"])
 def test_pgbench_connects_for_each_transaction(shop, tmp_path, protocol):
-    assert pgbench(shop, tmp_path, PAY, "-M", protocol, "-C", "-c", 4, "-j", 2, "-t", 10) == 40
+    assert pgbench(shop, tmp_path, PAY, "-M", protocol, "-C", *FOUR, "-t", 10) == 40
     assert paid(shop) == (40, 40, 40)
 
 
 @pytest.mark.parametrize("protocol", ["simple", "prepared"])
 def test_pgbench_tries_serialization_failures_again(shop, tmp_path, protocol):
-    assert pgbench(shop, tmp_path, SERIALIZABLE, "-M", protocol, "-c", 4, "-j", 2, "-t", 15, "--max-tries=1000") == 60
+    assert pgbench(shop, tmp_path, SERIALIZABLE, "-M", protocol, *FOUR, "-t", 15, "--max-tries=1000") == 60
     assert paid(shop)[:2] == (60, 60)

@@ -11,13 +11,12 @@ SQLALCHEMY = python_program("sqlalchemy_shop.py")
 DJANGO = python_program("django_shop.py")
 
 
-@pytest.mark.parametrize("way, check", PSYCOPG3.cases("joins, aggregates, CTEs and upserts of one account"))
+@pytest.mark.parametrize("way, check", PSYCOPG3.cases())
 def test_psycopg3(drivers, way, check):
     drivers.judge(PSYCOPG3, way, check)
 
 
 @pytest.mark.parametrize("way, check", PSYCOPG3_PROTOCOL.cases(
-    "server-side cursors in a transaction fetch in parts and scroll",
     "router: refusals in a pipeline abort it to the next sync and no further"))
 def test_psycopg3_protocol(drivers, way, check):
     drivers.judge(PSYCOPG3_PROTOCOL, way, check)

@@ -38,9 +38,8 @@ class Sharded(models.Model):
     class Meta:
         abstract = True
 
-    def _do_update(self, base_qs, using, pk_val, values, *args):
-        values = [value for value in values if value[0].attname != "account_id"]
-        return super()._do_update(base_qs.filter(account_id=self.account_id), using, pk_val, values, *args)
+    def _do_update(self, base_qs, *args):
+        return super()._do_update(base_qs.filter(account_id=self.account_id), *args)
 
     def delete(self):
         return type(self).objects.filter(account_id=self.account_id, pk=self.pk).delete()
