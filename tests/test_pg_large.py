@@ -8,7 +8,7 @@ import time
 import pytest
 
 from support import pgwire as w
-from support.control import KEY, KEYS, still_wrong
+from support.control import KEY, KEYS
 from support.pgclient import Closed
 from support.router import SLACK, memory_bound
 from support.wait import Stopwatch, wait_until
@@ -130,7 +130,6 @@ def test_a_slow_reader_gets_everything(cluster):
     assert peak.growth < memory_bound(8)
 
 
-@still_wrong("write_timeout is not in force while an answer is relayed")
 def test_a_client_that_does_not_read_for_too_long_is_closed_and_its_backend_freed(make_cluster):
     cluster = make_cluster(router_settings={"pg": {"write_timeout": "500ms"}, "pool": {"size": 1}}).up()
     cluster.load_accounts()

@@ -7,12 +7,12 @@ import threading
 import pytest
 
 from support import pgwire as w
-from support.control import KEY, KEYS, still_wrong
+from support.control import KEY, KEYS
 from support.pgclient import LoginRefused, PgClient
 from support.router import SLACK, memory_bound
 from support.wait import Stopwatch, wait_until
 
-CLUSTER_OPTIONS = {"router_settings": {"pg": {"max_clients": 10_100}, "line": {"max_clients": 20_000},
+CLUSTER_OPTIONS = {"router_settings": {"pg": {"max_clients": 10_100}, "line": {"max_clients": 100},
                                        "pool": {"size": 2}}}
 BALANCE = f"SELECT balance FROM account WHERE account_id = {KEY}"
 
@@ -137,7 +137,6 @@ def test_one_client_too_many_is_told_why_and_the_others_stay(make_cluster):
         assert client.value(BALANCE) == "1000"
 
 
-@still_wrong("clients of the PostgreSQL listener count against the line listener's limit")
 def test_each_listener_counts_its_own_clients(make_cluster):
     cluster = make_cluster(router_settings={"pg": {"max_clients": 5}, "line": {"max_clients": 3}}).up()
     cluster.load_accounts()

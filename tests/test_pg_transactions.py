@@ -3,7 +3,7 @@
 import pytest
 
 from support import pgwire as w
-from support.control import KEY, KEYS, both, still_wrong
+from support.control import KEY, KEYS, both
 from support.placement import keys_on
 from support.wait import wait_until
 
@@ -144,7 +144,6 @@ def test_a_repeatable_read_transaction_keeps_its_snapshot(cluster):
         assert client.value(balance()) == str(int(before) + 7)
 
 
-@still_wrong("the same ParameterStatus is sent again and again")
 def test_set_local_before_and_after_pinning_lasts_as_long_as_the_transaction(cluster):
     def talk(client):
         for pinned in (False, True):
@@ -188,7 +187,6 @@ def test_set_inside_a_transaction_lasts_if_it_commits_and_is_undone_if_not(clust
     both(cluster, talk)
 
 
-@still_wrong("a SET between a savepoint and pinning is not undone by ROLLBACK TO")
 def test_set_and_set_local_follow_savepoints(cluster):
     def talk(client):
         client.ok("BEGIN")

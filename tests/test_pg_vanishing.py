@@ -4,7 +4,7 @@ IL030 ("was not done") and 08007 ("unknown") are kept apart."""
 import pytest
 
 from support import pgwire as w
-from support.control import KEY, reset, still_wrong
+from support.control import KEY, reset
 from support.frame_proxy import FrameProxy
 from support.pgclient import Closed, PgClient
 from support.placement import keys_on
@@ -245,11 +245,7 @@ def fire(cluster, proxy, name, side, count, inside):
     return was_cut
 
 
-NO_ROLLBACK = still_wrong("a ROLLBACK that meets a broken connection is an error")
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[NO_ROLLBACK] * (name == "rollback")) for name in UNDER_FIRE])
+@pytest.mark.parametrize("name", UNDER_FIRE)
 @pytest.mark.parametrize("side", ["frontend", "backend"])
 def test_a_backend_may_die_at_every_message_boundary(proxied, name, side):
     cluster, proxy = proxied

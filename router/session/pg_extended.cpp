@@ -141,6 +141,9 @@ Task<void> PgClient::parse(std::string_view body) {
         types.push_back(fields.int32());
     if (!fields.ok() || !fields.at_end()) co_return fail_round(malformed());
 
+    // The unnamed statement goes with the attempt to replace it.
+    PreparedPointer before;
+    if (name.empty() && extended_) before = std::move(extended_->unnamed);
     const std::shared_ptr<const Routes> &routes = routes_in_use();
     if (!routes) co_return fail_round(make_refusal(Code::R30, "the router has no route table yet"));
     static thread_local sql::Shape shape;
@@ -178,8 +181,8 @@ Task<void> PgClient::parse(std::string_view body) {
     } else {
         // The text of the one before is used again where it is the same.
         auto &place = extended().unnamed;
-        if (place && place->statement->text == text && place->statement->types == types) {
-            prepared->statement = place->statement;
+        if (before && before->statement->text == text && before->statement->types == types) {
+            prepared->statement = before->statement;
         } else {
             auto statement = std::make_shared<PgStatement>();
             statement->text = text;
@@ -551,6 +554,8 @@ void PgClient::dropped(const Owed &owed, bool at_fault) {
         else
             lease_->set_unnamed_owner(0);
         // A text that no backend takes is not a prepared statement.
+        if (extended_ && at_fault && extended_->unnamed == gone.prepared)
+            extended_->unnamed.reset();
         if (extended_ && at_fault)
             std::erase_if(extended_->named,
                           [&](const auto &entry) { return entry.second == gone.prepared; });
