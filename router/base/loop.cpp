@@ -68,7 +68,7 @@ void Watch::arm_stray() {
 
 void Event::set() {
     set_ = true;
-    if (waiter_ != nullptr) waiter_->fire(this, Source::Kind::event);
+    if (waiter_ != nullptr) waiter_->fire({Source::Kind::event, this});
 }
 
 // Waiter ------------------------------------------------------------------------------------------
@@ -76,38 +76,32 @@ void Event::set() {
 void Waiter::await_suspend(std::coroutine_handle<> awaiting) {
     handle_ = awaiting;
     for (unsigned i = 0; i < wait_.count_; ++i) {
-        const Source &source = wait_.sources_[i];
-        if (source.watch != nullptr) {
-            const bool read = source.kind == Source::Kind::read;
-            (read ? source.watch->reader_ : source.watch->writer_) = this;
-            source.watch->arm(read ? read_events : static_cast<std::uint32_t>(EPOLLOUT));
-        } else if (source.event != nullptr) {
-            source.event->waiter_ = this;
+        const Source source = wait_.sources_[i];
+        if (Watch *watch = source.watch()) {
+            const bool read = source.kind() == Source::Kind::read;
+            (read ? watch->reader_ : watch->writer_) = this;
+            watch->arm(read ? read_events : static_cast<std::uint32_t>(EPOLLOUT));
+        } else if (Event *event = source.event()) {
+            event->waiter_ = this;
         }
     }
     if (wait_.deadline_ != never) wait_.loop_.add_timer(this);
 }
 
-void Waiter::fire(const void *what, Source::Kind kind) {
-    for (unsigned i = 0; i < wait_.count_; ++i) {
-        const Source &source = wait_.sources_[i];
-        const void *own = source.kind == Source::Kind::event
-                              ? static_cast<const void *>(source.event)
-                              : static_cast<const void *>(source.watch);
-        if (own == what && source.kind == kind) fired_ |= 1U << i;
-    }
+void Waiter::fire(Source source) {
+    for (unsigned i = 0; i < wait_.count_; ++i)
+        if (wait_.sources_[i] == source) fired_ |= static_cast<std::uint8_t>(1U << i);
     wait_.loop_.make_ready(this);
 }
 
 void Waiter::detach() {
     for (unsigned i = 0; i < wait_.count_; ++i) {
-        const Source &source = wait_.sources_[i];
-        if (source.watch != nullptr) {
-            Waiter *&waiter =
-                source.kind == Source::Kind::read ? source.watch->reader_ : source.watch->writer_;
+        const Source source = wait_.sources_[i];
+        if (Watch *watch = source.watch()) {
+            Waiter *&waiter = source.kind() == Source::Kind::read ? watch->reader_ : watch->writer_;
             if (waiter == this) waiter = nullptr;
-        } else if (source.event != nullptr && source.event->waiter_ == this) {
-            source.event->waiter_ = nullptr;
+        } else if (Event *event = source.event(); event != nullptr && event->waiter_ == this) {
+            event->waiter_ = nullptr;
         }
     }
     if (heap_position_ != not_in_heap) wait_.loop_.remove_timer(this);
@@ -157,13 +151,13 @@ void Loop::dispatch(Watch *watch, std::uint32_t events) {
     const bool broken = (events & broken_events) != 0;
     if ((events & EPOLLOUT) != 0 || broken) {
         if (watch->writer_ != nullptr)
-            watch->writer_->fire(watch, Source::Kind::write);
+            watch->writer_->fire({Source::Kind::write, watch});
         else if (!broken)
             watch->disarm(EPOLLOUT);
     }
     if ((events & read_events) != 0 || broken) {
         if (watch->reader_ != nullptr) {
-            watch->reader_->fire(watch, Source::Kind::read);
+            watch->reader_->fire({Source::Kind::read, watch});
         } else {
             if (broken && watch->writer_ == nullptr)
                 watch->forget();

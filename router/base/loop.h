@@ -96,12 +96,28 @@ struct Fired {
     [[nodiscard]] bool has(unsigned position) const { return (bits >> position & 1U) != 0; }
 };
 
-/// A descriptor's direction or an event.
-struct Source {
+/// A descriptor's direction or an event. One word, because each idle session waits for a few.
+class Source {
+  public:
     enum class Kind : std::uint8_t { read, write, event };
-    Kind kind = Kind::read;
-    Watch *watch = nullptr;
-    Event *event = nullptr;
+
+    Source() = default;
+    Source(Kind kind, const void *what)
+        : word_(reinterpret_cast<std::uintptr_t>(what) | static_cast<std::uintptr_t>(kind)) {}
+
+    [[nodiscard]] Kind kind() const { return static_cast<Kind>(word_ & kind_bits); }
+    /// Null where the kind is another, or the place holds nothing.
+    [[nodiscard]] Watch *watch() const {
+        return kind() == Kind::event ? nullptr : reinterpret_cast<Watch *>(word_ & ~kind_bits);
+    }
+    [[nodiscard]] Event *event() const {
+        return kind() == Kind::event ? reinterpret_cast<Event *>(word_ & ~kind_bits) : nullptr;
+    }
+    bool operator==(const Source &) const = default;
+
+  private:
+    static constexpr std::uintptr_t kind_bits = 3;
+    std::uintptr_t word_ = 0;
 };
 
 /// Describes a wait: co_await it. At most four things; a null Watch or Event holds a position and
@@ -110,11 +126,11 @@ class Wait {
   public:
     Wait(Loop &loop, Millis deadline) : loop_(loop), deadline_(deadline) {}
 
-    Wait &read(Watch *watch) { return add({Source::Kind::read, watch, nullptr}); }
+    Wait &read(Watch *watch) { return add({Source::Kind::read, watch}); }
     Wait &read(Watch &watch) { return read(&watch); }
-    Wait &write(Watch *watch) { return add({Source::Kind::write, watch, nullptr}); }
+    Wait &write(Watch *watch) { return add({Source::Kind::write, watch}); }
     Wait &write(Watch &watch) { return write(&watch); }
-    Wait &event(Event *event) { return add({Source::Kind::event, nullptr, event}); }
+    Wait &event(Event *event) { return add({Source::Kind::event, event}); }
     Wait &event(Event &e) { return event(&e); }
 
     [[nodiscard]] Waiter operator co_await() const;
@@ -132,7 +148,8 @@ class Wait {
     std::uint8_t count_ = 0;
 };
 
-/// The awaiter a Wait makes. Lives in the waiting coroutine's frame, so a wait allocates nothing.
+/// The awaiter a Wait makes, which must outlive it (in one expression with co_await it does). Lives
+/// in the waiting coroutine's frame, so a wait allocates nothing.
 class Waiter {
   public:
     explicit Waiter(const Wait &wait) : wait_(wait) {}
@@ -141,8 +158,8 @@ class Waiter {
 
     bool await_ready() {
         for (unsigned i = 0; i < wait_.count_; ++i)
-            if (wait_.sources_[i].event != nullptr && wait_.sources_[i].event->is_set())
-                fired_ |= 1U << i;
+            if (const Event *event = wait_.sources_[i].event(); event != nullptr && event->is_set())
+                fired_ |= static_cast<std::uint8_t>(1U << i);
         return fired_ != 0;
     }
     void await_suspend(std::coroutine_handle<> awaiting);
@@ -151,15 +168,15 @@ class Waiter {
   private:
     friend class Loop;
     friend class Event;
-    void fire(const void *source, Source::Kind kind);
+    void fire(Source source);
     void detach();
     [[nodiscard]] Millis deadline() const { return wait_.deadline_; }
 
     static constexpr std::size_t not_in_heap = std::numeric_limits<std::size_t>::max();
 
-    Wait wait_;
+    const Wait &wait_;
     bool queued_ = false;
-    std::uint32_t fired_ = 0;
+    std::uint8_t fired_ = 0;  ///< a bit for each source
     std::size_t heap_position_ = not_in_heap;
     std::coroutine_handle<> handle_;
 };

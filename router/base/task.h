@@ -24,7 +24,7 @@ namespace interlock {
 
 namespace detail {
 
-/// Free lists of coroutine frames by size, in steps of 128 bytes. Frames are always freed by the
+/// Free lists of coroutine frames by size, in steps of 32 bytes. Frames are always freed by the
 /// thread that made them: a loop and its coroutines belong to one thread.
 class FramePool {
   public:
@@ -60,8 +60,8 @@ class FramePool {
 #else
     static constexpr bool sanitized = false;
 #endif
-    static constexpr std::size_t step = 128;
-    static constexpr std::size_t slots = 32;
+    static constexpr std::size_t step = 32;
+    static constexpr std::size_t slots = 128;
     struct Lists {
         std::array<Node *, slots> heads{};
         ~Lists() {
