@@ -110,13 +110,12 @@ void Waiter::detach() {
 // Loop --------------------------------------------------------------------------------------------
 
 Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), now_(clock()) {
-    mail_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!epoll_.valid() || !mail_.valid())
+    if (!epoll_.valid() || !mailbox_->wake_.valid())
         throw std::system_error(errno, std::generic_category(), "could not create an event loop");
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.ptr = nullptr;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mail_.get(), &event) != 0)
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, mailbox_->wake_.get(), &event) != 0)
         throw std::system_error(errno, std::generic_category(), "could not watch an event");
 }
 
@@ -126,22 +125,29 @@ Millis Loop::clock() {
     return static_cast<Millis>(now.tv_sec) * 1000 + now.tv_nsec / 1000000;
 }
 
-void Loop::post(std::function<void()> work) {
-    {
-        const std::lock_guard lock(posted_mutex_);
-        posted_.push_back(std::move(work));
-    }
+Loop::~Loop() {
+    const std::lock_guard lock(mailbox_->mutex_);
+    mailbox_->closed_ = true;
+    mailbox_->work_.clear();
+}
+
+Mailbox::Mailbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void Mailbox::post(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    work_.push_back(std::move(work));
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(mail_.get(), &one, sizeof one);
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
 }
 
 void Loop::run_posted() {
     std::uint64_t count = 0;
-    [[maybe_unused]] const auto got = ::read(mail_.get(), &count, sizeof count);
+    [[maybe_unused]] const auto got = ::read(mailbox_->wake_.get(), &count, sizeof count);
     std::vector<std::function<void()>> work;
     {
-        const std::lock_guard lock(posted_mutex_);
-        work.swap(posted_);
+        const std::lock_guard lock(mailbox_->mutex_);
+        work.swap(mailbox_->work_);
     }
     for (auto &item : work)
         item();

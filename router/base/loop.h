@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -185,10 +186,29 @@ inline Waiter Wait::operator co_await() const {
     return Waiter(*this);
 }
 
+/// Work that other threads have for a loop.
+class Mailbox {
+  public:
+    Mailbox();
+    Mailbox(const Mailbox &) = delete;
+    Mailbox &operator=(const Mailbox &) = delete;
+
+    /// Safe from any thread.
+    void post(std::function<void()> work);
+
+  private:
+    friend class Loop;
+    UniqueFd wake_;
+    std::mutex mutex_;
+    bool closed_ = false;
+    std::vector<std::function<void()>> work_;
+};
+
 class Loop {
   public:
     /// Throws std::system_error when the kernel gives no epoll or event descriptor (start-up only).
     Loop();
+    ~Loop();
     Loop(const Loop &) = delete;
     Loop &operator=(const Loop &) = delete;
 
@@ -200,7 +220,10 @@ class Loop {
     void stop() { stopping_ = true; }
 
     /// Runs `work` on the loop's thread, soon. The only function for other threads.
-    void post(std::function<void()> work);
+    void post(std::function<void()> work) { mailbox_->post(std::move(work)); }
+
+    /// What a thread holds that may outlive the loop: work posted after the loop's end is dropped.
+    [[nodiscard]] const std::shared_ptr<Mailbox> &mailbox() const { return mailbox_; }
 
     [[nodiscard]] static Millis clock();
 
@@ -218,14 +241,12 @@ class Loop {
     void run_posted();
 
     UniqueFd epoll_;
-    UniqueFd mail_;
+    std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
     Millis now_;
     bool stopping_ = false;
     std::vector<Waiter *> ready_;
     std::vector<Waiter *> resuming_;
     std::vector<Waiter *> timers_;
-    std::mutex posted_mutex_;
-    std::vector<std::function<void()>> posted_;
 };
 
 }  // namespace interlock

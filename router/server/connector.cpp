@@ -105,7 +105,7 @@ Result<ConnectParameters, std::string> connect_parameters(const std::vector<std:
 Task<Result<Connection, std::string>> connect(Loop &loop, const ConnectParameters &parameters,
                                               Millis deadline) {
     auto attempt = std::make_shared<Attempt>();
-    const bool started = run_on_thread([&loop, attempt, parameters] {
+    const bool started = run_on_thread([mailbox = loop.mailbox(), attempt, parameters] {
         std::vector<const char *> keywords;
         std::vector<const char *> values;
         for (std::size_t i = 0; i < parameters.keywords.size(); ++i) {
@@ -122,7 +122,7 @@ Task<Result<Connection, std::string>> connect(Loop &loop, const ConnectParameter
             error = one_line(PQerrorMessage(connection.get()));
         // std::function must be copyable, a Connection is not.
         auto made = std::make_shared<Connection>(std::move(connection));
-        loop.post([attempt, made, error = std::move(error)] {
+        mailbox->post([attempt, made, error = std::move(error)] {
             attempt->connection = std::move(*made);
             attempt->error = error;
             attempt->finished.set();
@@ -137,10 +137,10 @@ Task<Result<Connection, std::string>> connect(Loop &loop, const ConnectParameter
 
 Task<void> request_cancel(Loop &loop, std::shared_ptr<pg_cancel> key, Millis deadline) {
     auto delivered = std::make_shared<Event>();
-    const bool started = run_on_thread([&loop, delivered, key = std::move(key)] {
+    const bool started = run_on_thread([mailbox = loop.mailbox(), delivered, key = std::move(key)] {
         char error[256];
         PQcancel(key.get(), error, sizeof error);
-        loop.post([delivered] { delivered->set(); });
+        mailbox->post([delivered] { delivered->set(); });
     });
     if (started) co_await Wait(loop, deadline).event(*delivered);
 }
