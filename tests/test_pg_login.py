@@ -321,8 +321,8 @@ def test_one_client_too_many_is_told_so_and_the_next_comes_in_when_one_leaves(lo
     second.close()
     wait_until(lambda: comes_in(router), 10, "the place is free")
     # Nor does a client that cannot prove who it is take a place for good.
-    assert refusal(router, "alice", "wrong") == wrong("alice")
-    wait_until(lambda: comes_in(router), 10, "the place is free again")
+    wait_until(lambda: refusal(router, "alice", "wrong") == wrong("alice"), 10, "the place is free again")
+    wait_until(lambda: comes_in(router), 10, "and once more")
     first.close()
 
 

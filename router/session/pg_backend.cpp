@@ -442,9 +442,16 @@ Task<void> PgClient::refuse(Refusal refusal) {
     pg_reply::error(out_, refusal);
 }
 
+std::optional<Refusal> PgClient::take_lost() {
+    if (!lost_) return std::nullopt;
+    std::optional<Refusal> told = std::move(*lost_);
+    lost_.reset();
+    return told;
+}
+
 std::optional<Refusal> PgClient::failed_refusal() {
     if (transaction_ != Transaction::failed) return std::nullopt;
-    if (lost_) return std::exchange(lost_, std::nullopt);
+    if (lost_) return take_lost();
     return make_refusal(
         Code::R13,
         "current transaction is aborted, commands ignored until end of transaction block",
@@ -515,7 +522,7 @@ Task<void> PgClient::pinned_stirred() {
     }
     why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
     why.hint = "Send ROLLBACK, then run the transaction again.";
-    lost_ = std::move(why);
+    lost_ = std::make_unique<Refusal>(std::move(why));
     discard_backend();
     block_->savepoints.clear();
     transaction_ = Transaction::failed;

@@ -22,12 +22,8 @@ constexpr Millis goodbye_time = 1000;
 constexpr std::size_t goodbye_bytes = 1 << 20;
 // Sets of start-up settings remembered.
 constexpr std::size_t most_startups = 1024;
-
-Task<void> serve_client(std::unique_ptr<PgClient> client, Worker &worker) {
-    worker.add_client(client.get());
-    co_await client->serve();
-    worker.remove_client(client.get());
-}
+// What clients work with is kept for the next one, as much as is ever in use at once, about.
+constexpr std::size_t most_spare_work = 64;
 
 // Ends when the client is served, or gone: what it takes to log in is not held any longer.
 Task<void> open_client(PgShared &shared, UniqueFd socket) {
@@ -41,9 +37,8 @@ Task<void> open_client(PgShared &shared, UniqueFd socket) {
         co_return;
     }
     if (opening.kind != Opening::Kind::login) co_return;
-    spawn(serve_client(std::make_unique<PgClient>(shared, std::move(transport), std::move(in),
-                                                  std::move(opening.login)),
-                       worker));
+    PgClient::start(std::make_unique<PgClient>(shared, std::move(transport), std::move(in),
+                                               std::move(opening.login)));
 }
 
 }  // namespace
@@ -55,13 +50,12 @@ void accept_pg_client(PgShared &shared, UniqueFd socket) {
 PgClient::PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffer in, Login login)
     : shared_(shared), worker_(shared.worker()), transport_(std::move(transport)),
       in_(std::move(in)), login_(std::make_unique<Login>(std::move(login))),
-      backend_login_(login_->backend_login), key_(shared.add_cancel_key(this)),
-      exchange_(std::make_unique<Exchange>()) {
+      backend_login_(login_->backend_login), key_(shared.add_cancel_key(this)) {
     transport_->watch.on_stray(client_stirred, this);
 }
 
 PgClient::~PgClient() {
-    shared_.remove_cancel_key(key_.pid);
+    shared_.remove_cancel_key(key_);
 }
 
 // Something came, or the client ended, while it waits in a pool's queue.
@@ -87,8 +81,76 @@ void PgClient::cancel() {
     spawn(lease_->cancel(worker_.loop().now() + 5000));
 }
 
-Task<void> PgClient::serve() {
-    if (co_await greet()) {
+void PgClient::start(std::unique_ptr<PgClient> client) {
+    client->worker_.add_client(client.get());
+    client.release()->run(true);
+}
+
+// A client owns itself, so that one that has nothing to do costs no more than itself and a wait.
+Detached PgClient::run(bool fresh) {
+    take_work();
+    if (co_await serve(fresh)) {
+        give_work_back();
+        rest();
+    } else {
+        worker_.remove_client(this);
+        delete this;
+    }
+}
+
+// Nothing is here but what waiting takes: there are many more clients that rest than others.
+Detached PgClient::rest() {
+    const Fired fired = co_await Wait(worker_.loop(), never).read(transport_->watch).event(wake_);
+    if (fired.has(1)) wake_.reset();
+    if (fired.has(0) && !read_client()) closing_ = true;
+    run(false);
+}
+
+// Nothing is open, nothing is owed, nothing has come in part. (A TLS session may hold bytes that no
+// descriptor tells of, and costs much more than a frame.)
+bool PgClient::may_rest() const {
+    return !in_block() && !round_open_ && !lease_ && in_.empty() && out_.empty() &&
+           exchange_->idle() && !transport_->tls.active() && !worker_.stopping();
+}
+
+std::vector<PgClient::Work> &PgClient::spare_work() {
+    static thread_local std::vector<Work> spare;
+    return spare;
+}
+
+void PgClient::take_work() {
+    auto &spare = spare_work();
+    if (spare.empty()) {
+        exchange_ = std::make_unique<Exchange>();
+        return;
+    }
+    exchange_ = std::move(spare.back().exchange);
+    notes_.swap(spare.back().notes);
+    commands_.swap(spare.back().commands);
+    spare.pop_back();
+}
+
+void PgClient::give_work_back() {
+    exchange_->reset();
+    notes_.clear();
+    commands_.clear();
+    command_ = 0;
+    auto &spare = spare_work();
+    if (spare.size() < most_spare_work) {
+        Work &kept = spare.emplace_back();
+        kept.exchange = std::move(exchange_);
+        kept.notes.swap(notes_);
+        kept.commands.swap(commands_);
+        return;
+    }
+    exchange_.reset();
+    notes_ = {};
+    commands_ = {};
+}
+
+// True: the client pauses, with nothing open. Else its connection is to end.
+Task<bool> PgClient::serve(bool fresh) {
+    if (!fresh || co_await greet()) {
         while (!closing_) {
             wire::Frame frame;
             const wire::FrameState state =
@@ -111,12 +173,15 @@ Task<void> PgClient::serve() {
                 fatal_protocol("invalid message length");
                 break;
             }
-            if (!co_await push_round() || !co_await flush() || !co_await idle()) break;
+            if (!co_await push_round() || !co_await flush()) break;
+            if (may_rest()) co_return true;
+            if (!co_await idle()) break;
         }
     }
     if (block_ && lease_ && !exchange_->waits_for_backend()) co_await roll_back_now();
     lease_.discard();
     if (!gone_ && co_await flush()) co_await say_goodbye();
+    co_return false;
 }
 
 // AuthenticationOk has been sent. What follows is what PostgreSQL sends: the state of the session's
@@ -134,7 +199,6 @@ Task<bool> PgClient::greet() {
         const TrackedParameter *parameter = find_tracked(name);
         const std::string *set = parameter ? value_in(parameters_, parameter) : nullptr;
         pg_reply::parameter_status(out_, name, set != nullptr ? *set : value);
-        if (set != nullptr) note_told(*parameter, *set);
     }
     pg_reply::backend_key(out_, key_.pid, key_.secret);
     pg_reply::ready(out_, 'I');

@@ -35,9 +35,10 @@ class PgClient final : public Client, private ExchangeOwner {
     PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffer in, Login login);
     ~PgClient() override;
 
-    /// Serves the client until it leaves or must go.
-    [[nodiscard]] Task<void> serve();
+    /// Serves the client until it leaves or must go; it then ends itself.
+    static void start(std::unique_ptr<PgClient> client);
 
+    [[nodiscard]] PgShared::CancelKey cancel_key() const { return key_; }
     void stop_soon() override { wake_.set(); }
     /// A cancel request with this client's key has come.
     void cancel();
@@ -104,18 +105,32 @@ class PgClient final : public Client, private ExchangeOwner {
         PreparedPointer prepared;
     };
 
-    // pg_client.cpp. Not inlined: the compiler would put the frames of all of them into the one of
-    // serve(), which every idle client holds.
+    /// What only a client needs that something is going on for.
+    struct Work {
+        std::unique_ptr<Exchange> exchange;
+        std::vector<Note> notes;
+        std::vector<std::shared_ptr<const sql::Facts>> commands;
+    };
+
+    // pg_client.cpp. What is rare is not inlined: the compiler would put the frames of all of them
+    // into the one of serve().
+    Detached run(bool fresh);
+    Detached rest();
+    [[nodiscard]] bool may_rest() const;
+    [[nodiscard]] static std::vector<Work> &spare_work();
+    void take_work();
+    void give_work_back();
+    [[nodiscard]] Task<bool> serve(bool fresh);
     [[nodiscard, gnu::noinline]] Task<bool> greet();
     [[nodiscard]] Task<std::optional<Refusal>> learn_defaults();
     [[nodiscard]] Task<std::optional<Refusal>> apply_startup();
-    [[nodiscard, gnu::noinline]] Task<void> take_message(const wire::Frame &frame);
+    [[nodiscard]] Task<void> take_message(const wire::Frame &frame);
     [[nodiscard, gnu::noinline]] Task<void> relieve();
-    [[nodiscard, gnu::noinline]] Task<bool> push_round();
+    [[nodiscard]] Task<bool> push_round();
     void round_stirred();
     [[nodiscard, gnu::noinline]] Task<void> say_goodbye();
     [[nodiscard]] Task<bool> idle();
-    [[nodiscard, gnu::noinline]] Task<bool> flush();
+    [[nodiscard]] Task<bool> flush();
     [[nodiscard]] bool try_write();
     [[nodiscard]] bool read_client();
     void answer_ready();
@@ -181,6 +196,7 @@ class PgClient final : public Client, private ExchangeOwner {
     void use_parameters(Parameters parameters);
     void tell_status(const TrackedParameter &parameter, std::string_view value);
     void tell_changes();
+    [[nodiscard]] const std::string &told_at_start(const TrackedParameter &parameter) const;
     [[nodiscard]] const std::string &told(const TrackedParameter &parameter) const;
     void note_told(const TrackedParameter &parameter, std::string_view value);
     [[nodiscard]] std::optional<Refusal> discard(const sql::Facts &facts);
@@ -218,6 +234,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<void> fail_block(const Refusal *refusal);
     [[nodiscard]] Task<void> refuse(Refusal refusal);
     [[nodiscard]] std::optional<Refusal> failed_refusal();
+    [[nodiscard]] std::optional<Refusal> take_lost();
     [[nodiscard]] Task<void> pinned_stirred();
     void release();
     void discard_backend();
@@ -244,11 +261,11 @@ class PgClient final : public Client, private ExchangeOwner {
     Parameters startup_;  ///< what RESET goes back to
     Parameters parameters_;
     std::shared_ptr<const SearchPath> path_;
-    /// ParameterStatus values the client knows, where they are not the login's defaults.
+    /// ParameterStatus values the client knows, where they are not those it started with.
     std::vector<std::pair<const TrackedParameter *, std::string>> told_;
     std::unique_ptr<Block> block_;
     std::unique_ptr<Extended> extended_;
-    std::unique_ptr<Exchange> exchange_;  ///< while something is going on
+    std::unique_ptr<Exchange> exchange_;  ///< null while it rests
     std::vector<Note> notes_;
     std::vector<std::shared_ptr<const sql::Facts>> commands_;  ///< of the Query under way
     std::size_t command_ = 0;
@@ -273,7 +290,7 @@ class PgClient final : public Client, private ExchangeOwner {
     bool utf8_ = true;
     bool hold_status_ = false;           ///< status changes are not told to the client for now
     std::optional<Code> round_refusal_;  ///< why the router itself failed the round
-    std::optional<Refusal> lost_;        ///< why the pinned backend was lost, not yet told
+    std::unique_ptr<Refusal> lost_;      ///< why the pinned backend was lost, not yet told
 };
 
 /// R37 for a text longer than pg.max_statement.

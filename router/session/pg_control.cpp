@@ -133,7 +133,7 @@ Task<std::optional<Refusal>> PgClient::end_transaction(const sql::Facts &facts) 
     std::vector<std::string> characteristics = block_->characteristics;
     if (transaction_ == Transaction::failed) {
         if (commit && worker_.settings().pg_commit_in_failed == "error") {
-            if (lost_) co_return std::exchange(lost_, std::nullopt);
+            if (lost_) co_return take_lost();
             co_return make_refusal(Code::R13, "the transaction has failed and cannot be committed",
                                    "Send ROLLBACK.");
         }
@@ -192,7 +192,7 @@ Task<std::optional<Refusal>> PgClient::savepoint(const sql::Facts &facts) {
         co_return postgres_error("25P01",
                                  format("%s can only be used in transaction blocks", word));
     if (facts.action == Action::rollback_to && transaction_ == Transaction::failed && lost_)
-        co_return std::exchange(lost_, std::nullopt);
+        co_return take_lost();
     auto &savepoints = block_->savepoints;
     const auto found =
         std::find_if(savepoints.rbegin(), savepoints.rend(),
@@ -283,12 +283,17 @@ void PgClient::use_parameters(Parameters parameters) {
 const std::string &PgClient::told(const TrackedParameter &parameter) const {
     for (const auto &[known, value] : told_)
         if (known == &parameter) return value;
-    return defaults_->value(parameter.name);
+    return told_at_start(parameter);
+}
+
+const std::string &PgClient::told_at_start(const TrackedParameter &parameter) const {
+    const std::string *set = value_in(startup_, &parameter);
+    return set != nullptr ? *set : defaults_->value(parameter.name);
 }
 
 void PgClient::note_told(const TrackedParameter &parameter, std::string_view value) {
     std::erase_if(told_, [&](const auto &entry) { return entry.first == &parameter; });
-    if (value != defaults_->value(parameter.name)) told_.emplace_back(&parameter, value);
+    if (value != told_at_start(parameter)) told_.emplace_back(&parameter, value);
 }
 
 void PgClient::tell_status(const TrackedParameter &parameter, std::string_view value) {

@@ -86,8 +86,9 @@ void Exchange::reset() {
     server_skips_ = false;
     stuck_ = false;
     passing_ = 0;
-    farewell_ = BackendError{};
-    own_error_ = BackendError{};
+    // Nearly always there was none.
+    if (!farewell_.sqlstate.empty()) farewell_ = BackendError{};
+    if (!own_error_.sqlstate.empty()) own_error_ = BackendError{};
     kept_row_.clear();
 }
 

@@ -1,10 +1,17 @@
 #include "session/pg_shared.h"
 
+#include "session/pg_client.h"
+
 #include <openssl/rand.h>
 
 namespace interlock {
 
 namespace {
+
+// Of a cancel key's pid, those that say where its client is found: far more than there are
+// descriptors.
+constexpr std::uint32_t slot_bits = 24;
+constexpr std::uint32_t slot_mask = (1U << slot_bits) - 1;
 
 // Statements nobody uses any more are forgotten when this many are known.
 constexpr std::size_t forget_statements_at = 4096;
@@ -85,18 +92,33 @@ std::shared_ptr<const SearchPath> PgShared::search_path(std::string_view value,
 }
 
 PgShared::CancelKey PgShared::add_cancel_key(PgClient *client) {
+    if (free_slots_.empty()) {
+        free_slots_.push_back(static_cast<std::uint32_t>(by_slot_.size()));
+        by_slot_.push_back(nullptr);
+    }
+    const std::uint32_t slot = free_slots_.back();
+    free_slots_.pop_back();
+    by_slot_[slot] = client;
     CancelKey key;
     do {
-        key.pid = random32() & 0x7FFFFFFF;  // drivers read it as a signed number
-    } while (key.pid == 0 || by_pid_.contains(key.pid));
+        // 31 bits: drivers read it as a signed number.
+        key.pid = (random32() << slot_bits & 0x7FFFFFFF) | (slot & slot_mask);
+    } while (key.pid == 0);
     key.secret = random32();
-    by_pid_.emplace(key.pid, Cancellable{key.secret, client});
     return key;
 }
 
+void PgShared::remove_cancel_key(CancelKey key) {
+    const std::uint32_t slot = key.pid & slot_mask;
+    by_slot_[slot] = nullptr;
+    free_slots_.push_back(slot);
+}
+
 PgClient *PgShared::find_client(std::uint32_t pid, std::uint32_t secret) const {
-    const auto it = by_pid_.find(pid);
-    return it == by_pid_.end() || it->second.secret != secret ? nullptr : it->second.client;
+    const std::uint32_t slot = pid & slot_mask;
+    if (slot >= by_slot_.size() || by_slot_[slot] == nullptr) return nullptr;
+    const CancelKey key = by_slot_[slot]->cancel_key();
+    return key.pid == pid && key.secret == secret ? by_slot_[slot] : nullptr;
 }
 
 }  // namespace interlock

@@ -76,7 +76,7 @@ class PgShared {
         std::uint32_t secret = 0;
     };
     [[nodiscard]] CancelKey add_cancel_key(PgClient *client);
-    void remove_cancel_key(std::uint32_t pid) { by_pid_.erase(pid); }
+    void remove_cancel_key(CancelKey key);
     /// The client a cancel request is for; null for a wrong key.
     [[nodiscard]] PgClient *find_client(std::uint32_t pid, std::uint32_t secret) const;
 
@@ -84,16 +84,13 @@ class PgShared {
     std::unordered_map<std::string, Parameters> accepted_startups;
 
   private:
-    struct Cancellable {
-        std::uint32_t secret;
-        PgClient *client;
-    };
     Worker &worker_;
     ParameterSets parameters_;
     sql::FactsCache facts_;
     std::unordered_map<std::string, std::weak_ptr<const PgStatement>> statements_;
     std::unordered_map<std::string, std::shared_ptr<const SearchPath>> paths_;
-    std::unordered_map<std::uint32_t, Cancellable> by_pid_;
+    std::vector<PgClient *> by_slot_;  ///< the low bits of a key's pid say where; null: free
+    std::vector<std::uint32_t> free_slots_;
     std::uint64_t last_id_ = 0;
     std::uint32_t last_path_ = 0;
 };

@@ -132,46 +132,47 @@ void TlsSession::Free::operator()(ssl_st *ssl) const {
 
 bool TlsSession::begin(std::shared_ptr<const TlsContext> context, int fd) {
     ERR_clear_error();
-    context_ = std::move(context);
-    ssl_.reset(SSL_new(context_->get()));
-    if (ssl_ != nullptr && SSL_set_fd(ssl_.get(), fd) == 1) {
-        SSL_set_accept_state(ssl_.get());
+    state_ = std::make_unique<State>();
+    state_->context = std::move(context);
+    state_->ssl.reset(SSL_new(state_->context->get()));
+    if (active() && SSL_set_fd(get(), fd) == 1) {
+        SSL_set_accept_state(get());
         return true;
     }
-    error_ = openssl_error();
-    ssl_.reset();
+    state_->error = openssl_error();
+    state_->ssl.reset();
     return false;
 }
 
 StreamState TlsSession::handshake() {
     ERR_clear_error();
-    const int result = SSL_do_handshake(ssl_.get());
+    const int result = SSL_do_handshake(get());
     if (result == 1) return StreamState::ok;
-    switch (SSL_get_error(ssl_.get(), result)) {
+    switch (SSL_get_error(get(), result)) {
     case SSL_ERROR_WANT_READ: return StreamState::want_read;
     case SSL_ERROR_WANT_WRITE: return StreamState::want_write;
     case SSL_ERROR_SYSCALL:
-        error_ = errno != 0 ? std::strerror(errno) : "the client ended the connection";
+        state_->error = errno != 0 ? std::strerror(errno) : "the client ended the connection";
         ERR_clear_error();
         return StreamState::broken;
     default:
         if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
-            error_ = "the client ended the connection";
+            state_->error = "the client ended the connection";
         else
-            error_ = openssl_error();
+            state_->error = openssl_error();
         ERR_clear_error();
         return StreamState::broken;
     }
 }
 
 bool TlsSession::has_peer_certificate() const {
-    return ssl_ != nullptr && SSL_get0_peer_certificate(ssl_.get()) != nullptr &&
-           SSL_get_verify_result(ssl_.get()) == X509_V_OK;
+    return active() && SSL_get0_peer_certificate(get()) != nullptr &&
+           SSL_get_verify_result(get()) == X509_V_OK;
 }
 
 std::optional<std::string> TlsSession::peer_common_name() const {
     if (!has_peer_certificate()) return std::nullopt;
-    const X509_NAME *name = X509_get_subject_name(SSL_get0_peer_certificate(ssl_.get()));
+    const X509_NAME *name = X509_get_subject_name(SSL_get0_peer_certificate(get()));
     const int at = X509_NAME_get_index_by_NID(name, NID_commonName, -1);
     if (at < 0) return std::nullopt;
     unsigned char *text = nullptr;
@@ -189,9 +190,9 @@ std::optional<std::string> TlsSession::peer_common_name() const {
 }
 
 void TlsSession::say_goodbye() {
-    if (ssl_ == nullptr || SSL_is_init_finished(ssl_.get()) == 0) return;
+    if (!active() || SSL_is_init_finished(get()) == 0) return;
     ERR_clear_error();
-    (void)SSL_shutdown(ssl_.get());
+    (void)SSL_shutdown(get());
     ERR_clear_error();
 }
 

@@ -57,10 +57,12 @@ class TlsSession {
     /// over; ok: it is done; broken: it failed, error() says why.
     [[nodiscard]] StreamState handshake();
 
-    [[nodiscard]] bool active() const { return ssl_ != nullptr; }
-    [[nodiscard]] ssl_st *get() const { return ssl_.get(); }
-    [[nodiscard]] const TlsContext *context() const { return context_.get(); }
-    [[nodiscard]] const std::string &error() const { return error_; }
+    [[nodiscard]] bool active() const { return get() != nullptr; }
+    [[nodiscard]] ssl_st *get() const { return state_ ? state_->ssl.get() : nullptr; }
+    [[nodiscard]] const TlsContext *context() const {
+        return state_ ? state_->context.get() : nullptr;
+    }
+    [[nodiscard]] std::string error() const { return state_ ? state_->error : std::string(); }
 
     /// Whether the client has shown a certificate; an accepted handshake means that it was signed
     /// by one of the authorities.
@@ -75,9 +77,12 @@ class TlsSession {
     struct Free {
         void operator()(ssl_st *ssl) const;
     };
-    std::shared_ptr<const TlsContext> context_;
-    std::unique_ptr<ssl_st, Free> ssl_;
-    std::string error_;
+    struct State {
+        std::shared_ptr<const TlsContext> context;
+        std::unique_ptr<ssl_st, Free> ssl;
+        std::string error;
+    };
+    std::unique_ptr<State> state_;  ///< null on a plain connection, which thus pays for a pointer
 };
 
 }  // namespace interlock::wire
