@@ -25,6 +25,6 @@ def classes():
         pytest.fail(done.stdout, pytrace=False)
 
 
-@pytest.mark.parametrize("way, check", JDBC.cases("scrollable and updatable results"))
+@pytest.mark.parametrize("way, check", JDBC.cases())
 def test_pgjdbc(drivers, way, check):
     drivers.judge(JDBC, way, check)

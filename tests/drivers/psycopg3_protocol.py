@@ -99,19 +99,26 @@ def _():
         return [one, reader.fetchone(), late, connection.info.transaction_status.name]
 
 
+def pipeline_error(connection, *statements):
+    """The error of statements that are sent together. The driver may raise it with any of the later ones."""
+    error = ["no error", None]
+    with connection.pipeline() as pipeline:
+        try:
+            for statement, params in statements:
+                connection.execute(statement, params)
+            pipeline.sync()
+        except psycopg.Error as raised:
+            error = [type(raised).__name__, raised.sqlstate]
+            pipeline.sync()
+        after = connection.execute(BALANCE, (statements[0][1][1],)).fetchone()
+    return [error, after, connection.info.transaction_status.name]
+
+
 @check("an error in the pipeline skips to the next sync")
 def _():
     key = s0()
     with connect() as connection:
-        with connection.pipeline() as pipeline:
-            fine = connection.execute(CREDIT + " RETURNING balance", (5, key))
-            connection.execute(CREDIT, (-5000, key))
-            skipped = connection.execute(CREDIT, (7, key))
-            seen = [error_of(pipeline.sync)[:2]]
-            seen.append(error_of(skipped.fetchone)[:2])
-            after = connection.execute(BALANCE, (key,)).fetchone()
-            seen.append(after)
-        return [*seen, error_of(fine.fetchone)[0], balance(key), connection.info.transaction_status.name]
+        return [pipeline_error(connection, (CREDIT, (5, key)), (CREDIT, (-5000, key)), (CREDIT, (7, key))), balance(key)]
 
 
 @check("the pipeline with prepared statements of both shards, each synchronized")
@@ -291,13 +298,8 @@ def _():
 def _():
     here = s0()
     with connect() as connection:
-        with connection.pipeline() as pipeline:
-            connection.execute(CREDIT, (5, here))
-            connection.execute("SELECT balance FROM account")
-            connection.execute(CREDIT, (7, here))
-            code = error_of(pipeline.sync)[1]
-            after = connection.execute(BALANCE, (here,)).fetchone()[0]
-    assert code == "IL010" and after == 1000, (code, after)
+        seen = pipeline_error(connection, (CREDIT, (5, here)), ("SELECT balance FROM account", None), (CREDIT, (7, here)))
+    assert seen == [["DatabaseError", "IL010"], (1000,), "IDLE"], seen
 
 
 checks.run()
