@@ -16,8 +16,7 @@ def test_psycopg3(drivers, way, check):
     drivers.judge(PSYCOPG3, way, check)
 
 
-@pytest.mark.parametrize("way, check", PSYCOPG3_PROTOCOL.cases(
-    "router: refusals in a pipeline abort it to the next sync and no further"))
+@pytest.mark.parametrize("way, check", PSYCOPG3_PROTOCOL.cases())
 def test_psycopg3_protocol(drivers, way, check):
     drivers.judge(PSYCOPG3_PROTOCOL, way, check)
 

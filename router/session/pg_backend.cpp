@@ -21,6 +21,12 @@ constexpr Millis rollback_timeout = 5000;
 // How long a connection that takes nothing more is listened to for its last words.
 constexpr Millis broken_grace = 100;
 
+// A cancelled wait for a connection reads as PostgreSQL's own answer to a cancelled statement.
+Refusal as_postgres(Refusal refusal) {
+    if (refusal.state() == "57014") refusal.code = Code::R31;
+    return refusal;
+}
+
 Refusal own_refusal(const BackendError &error) {
     Refusal refusal = make_refusal(Code::R31, error.message, error.hint);
     refusal.sqlstate = error.sqlstate;
@@ -154,7 +160,7 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
             gave_up_.reset();
             auto lent = co_await pool.acquire(routes->table->version, &gave_up_);
             waiting_ = false;
-            if (!lent) co_return std::move(lent.error());
+            if (!lent) co_return as_postgres(std::move(lent.error()));
             lease_ = std::move(*lent);
         }
         shard_ = *shard;
@@ -203,12 +209,12 @@ Task<std::optional<Refusal>> PgClient::lend_any(LoginPools &pools, std::int32_t 
             lease_ = std::move(*lent);
             co_return std::nullopt;
         }
-        if (lent.error().code != Code::R30) co_return std::move(lent.error());
+        if (lent.error().code != Code::R30) co_return as_postgres(std::move(lent.error()));
     }
     waiting_ = true;
     auto lent = co_await pools.any(version, &gave_up_);
     waiting_ = false;
-    if (!lent) co_return std::move(lent.error());
+    if (!lent) co_return as_postgres(std::move(lent.error()));
     lease_ = std::move(lent->lease);
     shard_ = lent->shard;
     any_shard_ = shard_;

@@ -173,7 +173,9 @@ Task<bool> PgClient::serve(bool fresh) {
                 fatal_protocol("invalid message length");
                 break;
             }
+            const std::size_t read = in_.size();
             if (!co_await push_round() || !co_await flush()) break;
+            if (in_.size() > read) continue;  // more has come meanwhile
             if (may_rest()) co_return true;
             if (!co_await idle()) break;
         }
