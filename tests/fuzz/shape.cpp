@@ -191,7 +191,7 @@ Pair others(std::string_view spelled, LiteralKind kind) {
     case 'n':
     case 'N': return {"n'!'", "N'@'"};
     case 'u':
-    case 'U': return {"u&'!'", "U&'@'"};
+    case 'U': return {"u&''", "U&''"};  // any character may be the escape of a UESCAPE
     case 'e':
     case 'E': return {"e'!'\n''", "E'@'\n''"};
     default: return {"'!'\n''", "'@'\n''"};
@@ -262,6 +262,7 @@ std::string tree_of(const std::string &text) {
     replace_all(tree, "99999999999999999998", "99999999999999999999");
     replace_all(tree, "37", "11");
     replace_all(tree, "7e8", "7e7");
+    replace_all(tree, ".7e7", "7e7");  // each kept as it was spelled, where a shape keeps some
     replace_all(tree, "\"@\"", "\"!\"");
     return tree;
 }
