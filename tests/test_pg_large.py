@@ -10,6 +10,7 @@ import pytest
 from support import pgwire as w
 from support.control import KEY, KEYS
 from support.pgclient import Closed
+from support.placement import keys_on
 from support.router import SLACK, memory_bound
 from support.wait import Stopwatch, wait_until
 
@@ -69,6 +70,81 @@ def test_a_parameter_of_fifty_megabytes_arrives_and_the_memory_comes_back(cluste
     assert cluster.s0.value("SELECT length(owner) FROM account WHERE account_id = %s", KEY) == len(value)
     client.ok(f"UPDATE account SET owner = '' WHERE account_id = {KEY}")
     wait_until(lambda: cluster.router.resident_kib() - peak.before < memory_bound(30), 10, "the memory is given back")
+
+
+SETS = "UPDATE account SET owner = $2 WHERE account_id = $1"
+
+
+@pytest.fixture(name="narrow", scope="module")
+def narrow_router(module_cluster):
+    """A router that keeps messages up to 2 MiB: longer ones pass through it in pieces."""
+    router = module_cluster.new_router("narrow", {"pg": {"max_packet": "2MB"}, "pool": {"size": "2"},
+                                                  "limits": {"max_buffered_bytes": "8MB"}})
+    return router.start()
+
+
+@pytest.mark.parametrize("name", ["", "s"])
+@pytest.mark.parametrize("begin", ["SELECT 1", "BEGIN"])
+def test_a_parameter_longer_than_what_is_kept_passes_through_in_pieces(cluster, narrow, name, begin):
+    client = narrow.pg_client(timeout=60)
+    value = b"0123456789" * (5 * MB)
+    client.ok(begin)
+    client.ask(w.parse(SETS, name, [20, 25])).ok()
+    with Peak(narrow) as peak:
+        answer = client.ask(w.bind([KEY, value], name), w.execute(), w.parse("SELECT 2"), w.bind(), w.execute()).ok()
+    assert answer.tags == ["UPDATE 1", "SELECT 1"]
+    assert peak.growth < memory_bound(8), f"{peak.growth} KiB for a parameter of 50 MiB"
+    client.query("COMMIT")
+    assert cluster.s0.value("SELECT owner = repeat('0123456789', 5242880) FROM account WHERE account_id = %s", KEY)
+    assert client.value(BALANCE) == "1000"
+    client.ok(f"UPDATE account SET owner = '' WHERE account_id = {KEY}")
+
+
+def test_a_long_message_whose_key_comes_too_late_is_refused_and_passed_over(cluster, narrow):
+    client = narrow.pg_client(timeout=60)
+    value = b"x" * (5 * MB)
+    late = "UPDATE account SET owner = $1 WHERE account_id = $2"
+    client.ask(w.parse(late, "", [25, 20]), w.bind([value, KEY]), w.execute()).refused("IL037", "I")
+    client.query(f"SELECT '{'x' * (5 * MB)}'").refused("IL037", "I")
+    client.ask(w.parse(f"SELECT '{'x' * (5 * MB)}'"), w.bind(), w.execute()).refused("IL037", "I")
+    client.ask(w.parse(SETS, "", [20, 25]), w.bind([KEY, value], "none"), w.execute()).refused("26000", "I")
+    far = keys_on("s1", 1)[0]
+    client.ok("BEGIN")
+    client.ok(BALANCE)
+    client.ask(w.parse(SETS, "", [20, 25]), w.bind([far, value]), w.execute()).refused("IL012", "E")
+    client.ask(w.parse("ROLLBACK"), w.bind(), w.execute()).ok()
+    assert client.value(BALANCE) == "1000"
+    assert cluster.s0.value("SELECT length(owner) < 100 FROM account WHERE account_id = %s", KEY)
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_long_message_leaves_nothing(cluster, narrow):
+    for begin in ("SELECT 1", "BEGIN"):
+        client = narrow.pg_client()
+        client.ok(begin)
+        message = w.parse(SETS, "", [20, 25]) + w.bind([KEY, b"x" * (5 * MB)])
+        client.send(message[:3 * MB])
+        client.socket.close()
+        wait_until(lambda: all(shard["borrowed"] == 0 for shard in narrow.status().shards.values()), 10,
+                   "the connection is not lent any more")
+    other = narrow.pg_client()
+    assert other.ok(f"UPDATE account SET balance = 1000 WHERE account_id = {KEY}").tag == "UPDATE 1"
+
+
+def test_messages_that_come_in_part_have_a_budget_for_all_clients(narrow):
+    message = w.query("SELECT '" + "x" * (1900 * 1024) + "'")
+    clients = [narrow.pg_client() for _ in range(5)]
+    *early, last = clients
+    for client in early:
+        client.send(message[:-10])
+    wait_until(lambda: narrow.status().buffered >= 4 * (len(message) - 10), 10, "four parts are held")
+    last.send(message[:-10])
+    end = last.until_closed()
+    assert end.codes == ["53200"] and end.errors[0].fields["S"] == "FATAL", end
+    early[0].send(message[-10:])
+    assert len(early[0].until_ready().ok().value) == 1900 * 1024
+    for client in early:
+        client.close()
+    wait_until(lambda: narrow.status().buffered < 64 * 1024, 10, "what the clients had sent is given back")
 
 
 def test_a_row_of_a_hundred_megabytes_passes_through_small_buffers(cluster):

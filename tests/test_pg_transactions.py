@@ -207,6 +207,125 @@ def test_set_and_set_local_follow_savepoints(cluster):
     both(cluster, talk)
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_local_setting_outlasts_other_settings_and_goes_with_its_own(cluster, pinned):
+    def talk(client):
+        client.ok("SET TimeZone = 'Asia/Tokyo'")
+        client.ok("BEGIN")
+        if pinned:
+            client.ok(balance())
+        client.ok("SET LOCAL TimeZone = 'Europe/Paris'")
+        client.ok("SAVEPOINT a")
+        client.ok("SET work_mem = '5MB'")
+        client.ok("SAVEPOINT b")
+        assert client.value("SHOW TimeZone") == "Europe/Paris"
+        client.ok("RESET work_mem")
+        assert client.value("SHOW TimeZone") == "Europe/Paris"
+        client.ok("SET TimeZone = 'America/Lima'")
+        assert client.value("SHOW TimeZone") == "America/Lima"
+        client.ok("ROLLBACK TO b")
+        assert client.value("SHOW TimeZone") == "Europe/Paris"
+        client.ok(balance())
+        assert client.value("SHOW TimeZone") == "Europe/Paris"
+        client.ok("RESET TimeZone")
+        assert client.value("SHOW TimeZone") == "UTC"
+        client.ok("ROLLBACK TO a")
+        assert client.value("SHOW TimeZone") == "Europe/Paris"
+        client.ok("RESET ALL")
+        assert client.value("SHOW TimeZone") == "UTC"
+        client.ok("ROLLBACK")
+        assert client.value("SHOW TimeZone") == "Asia/Tokyo"
+    both(cluster, talk)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_names_are_read_under_a_local_search_path_whatever_else_is_set(cluster, pinned):
+    """The shard has a namesake of the table in the path that is in force: the router must not take it for its own."""
+    afresh = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+    for shard in (cluster.s0, cluster.s1):
+        shard.sql("CREATE SCHEMA archive; CREATE TABLE archive.account (LIKE public.account);"
+                  "INSERT INTO archive.account SELECT k, 'archived', 7, 0 FROM generate_series(1, 1000) k;"
+                  "GRANT USAGE ON SCHEMA archive TO app; GRANT ALL ON archive.account TO app;" + afresh)
+    try:
+        for other in ("SET work_mem = '5MB'", "RESET work_mem", "SAVEPOINT b; ROLLBACK TO b"):
+            client = cluster.pg_client()
+            client.ok("BEGIN")
+            if pinned:
+                client.ok(balance())
+            client.ok("SET LOCAL search_path = archive, public")
+            client.ok("SAVEPOINT a")
+            client.ok(other)
+            client.query(balance()).refused("IL026", "E")
+            client.ok("ROLLBACK TO a")
+            client.query(debit(1)).refused("IL026", "E")
+            client.ok("ROLLBACK")
+            assert client.value(balance()) == "1000"
+    finally:
+        for shard in (cluster.s0, cluster.s1):
+            shard.sql(afresh)  # a transaction that a failure has left open holds the table
+            shard.sql("DROP SCHEMA archive CASCADE")
+
+
+def test_names_beyond_ascii_are_refused_while_a_local_encoding_is_not_utf8(cluster):
+    client = cluster.pg_client()
+    client.ok("BEGIN")
+    client.ok("SET LOCAL client_encoding = 'LATIN1'")
+    client.ok("SAVEPOINT a")
+    client.ok("SET work_mem = '5MB'")
+    client.ok("ROLLBACK TO a")
+    for ask in (client.query, client.run):
+        ask(b'SELECT 1 AS "\xe4"').refused("IL001", "E")
+        client.ok("ROLLBACK TO a")
+    client.ok("ROLLBACK")
+    assert client.ok('SELECT 1 AS "ä"').status == "I"
+
+
+def test_a_setting_goes_back_to_what_the_client_connected_with(cluster):
+    def talk(client):
+        for begin, local in (("BEGIN", "LOCAL "), ("SELECT 1", "")):
+            client.ok(begin)
+            client.ok(f"SET {local}TimeZone = 'Europe/Paris'")
+            client.ok(f"SET {local}TimeZone TO DEFAULT")
+            assert client.value("SHOW TimeZone") == "Asia/Tokyo"
+            client.query("ROLLBACK")
+    both(cluster, talk, TimeZone="Asia/Tokyo")
+
+
+def test_a_round_sees_what_was_said_in_it_before(cluster):
+    """Messages up to one Sync: statements for any shard, and what changes the state they run in, in turn."""
+    def talk(client):
+        client.ok("SET work_mem = '5MB'")
+        answer = client.ask(w.parse("SELECT 1"), w.bind(), w.execute(), w.parse("RESET work_mem"), w.bind(),
+                            w.execute(), w.parse("SHOW work_mem"), w.bind(), w.execute())
+        assert answer.of("D")[-1].values == (b"4MB",), answer
+        client.ok("BEGIN")
+        client.ask(w.parse("SELECT 1"), w.bind(), w.execute(), w.parse("SAVEPOINT a"), w.bind(), w.execute(),
+                   w.parse(debit(1)), w.bind(), w.execute()).ok()
+        assert client.ok("ROLLBACK TO a").status == "T"
+        assert client.value(balance()) == "1000"
+        client.ok("ROLLBACK")
+    both(cluster, talk)
+
+
+def test_begin_among_the_statements_of_a_round_makes_a_block_of_it(cluster):
+    def talk(client):
+        client.ask(w.parse(debit(1)), w.bind(), w.execute(), w.parse("BEGIN"), w.bind(), w.execute(),
+                   w.parse("SELECT 1/0"), w.bind(), w.execute()).refused("22012", "E")
+        client.query(balance()).refused("25P02", "E")
+        client.ok("ROLLBACK")
+        assert client.value(balance()) == "1000"
+    both(cluster, talk)
+
+
+def test_a_refusal_after_such_a_begin_leaves_a_failed_block(cluster):
+    client = cluster.pg_client()
+    client.ask(w.parse(debit(1)), w.bind(), w.execute(), w.parse("BEGIN"), w.bind(), w.execute(),
+               w.parse(balance(FAR)), w.bind(), w.execute()).refused("IL012", "E")
+    client.query(balance()).refused("25P02", "E")
+    client.ok("ROLLBACK")
+    assert client.value(balance()) == "1000"
+
+
 def test_savepoints_before_and_after_pinning(cluster):
     def talk(client):
         client.ok("BEGIN")

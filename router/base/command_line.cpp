@@ -106,6 +106,36 @@ void apply_setting_flags(const po::variables_map &given, Settings &settings) {
     }
 }
 
+void add_catalog_flags(po::options_description &flags) {
+    flags.add_options()("catalog", po::value<std::string>()->value_name("CONNINFO"),
+                        "connection string of the catalog database; required here or in the file")(
+        "config,c", po::value<std::string>()->value_name("FILE"),
+        "configuration file, as for \"interlock serve\"; its section [catalog] is used");
+}
+
+Settings catalog_settings(const po::variables_map &given) {
+    Settings settings;
+    if (given.count("config")) read_settings_file(given["config"].as<std::string>(), settings);
+    apply_setting_flags(given, settings);  // --catalog
+    if (settings.catalog_conninfo.empty())
+        throw StartupError(
+            "no catalog is given",
+            "Use --catalog CONNINFO, or -c FILE with conninfo in section [catalog].");
+    return settings;
+}
+
+void take_duration(const po::variables_map &given, const char *flag, std::int64_t &value) {
+    const auto found = given.find(flag);
+    if (found == given.end()) return;
+    const auto parsed = parse_duration(found->second.as<std::string>());
+    constexpr std::int64_t longest = std::int64_t{7} * 24 * 3'600'000;
+    if (!parsed || *parsed < 1 || *parsed > longest)
+        throw StartupError(std::string("option \"--") + flag +
+                           "\" must be a duration from 1ms to 7d, not \"" +
+                           found->second.as<std::string>() + "\"");
+    value = *parsed;
+}
+
 Settings load_settings(const std::vector<std::string> &args) {
     const po::variables_map given = parse_flags(args, serve_flags());
     Settings settings;

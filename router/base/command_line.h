@@ -28,6 +28,15 @@ boost::program_options::options_description setting_flags(const std::string &onl
 /// Sets what was given by flags. Throws StartupError.
 void apply_setting_flags(const boost::program_options::variables_map &given, Settings &settings);
 
+/// --catalog and -c/--config, for commands that need nothing but the catalog.
+void add_catalog_flags(boost::program_options::options_description &flags);
+/// Settings from those two. Throws StartupError when they name no catalog.
+Settings catalog_settings(const boost::program_options::variables_map &given);
+
+/// The duration that the flag was given, from 1ms to 7d, else `value` stays. Throws StartupError.
+void take_duration(const boost::program_options::variables_map &given, const char *flag,
+                   std::int64_t &value);
+
 /// Settings of `interlock serve` from its arguments: defaults, then the file named by -c/--config,
 /// then the flags. Throws StartupError; no catalog given is an error too.
 Settings load_settings(const std::vector<std::string> &args);

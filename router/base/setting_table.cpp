@@ -120,9 +120,9 @@ const std::array<SettingSpec, 40> table{{
      "one statement; a longer one is cancelled"},
 
     {"limits", "max_result_bytes", bytes, &S::max_result_bytes, 256, gigabyte, false,
-     "one answer at most"},
+     "one answer of the line listener at most (the other one streams)"},
     {"limits", "max_buffered_bytes", bytes, &S::max_buffered_bytes, 256, 1024 * gigabyte, false,
-     "lines begun and answers not yet taken, over all clients"},
+     "requests begun and answers not yet taken, over all clients"},
     {"limits", "shutdown_timeout", duration, &S::shutdown_timeout, 0, day, false,
      "how long SIGTERM lets transactions in progress finish"},
 

@@ -62,8 +62,8 @@ struct Settings {
     std::int64_t statement_timeout = 60000;  ///< one statement; then cancelled, R36
 
     // [limits]
-    std::size_t max_result_bytes = 4 << 20;  ///< one answer; more is R37
-    /// lines begun and answers not yet taken, over all clients; more is R37 or R34
+    std::size_t max_result_bytes = 4 << 20;  ///< an answer in lines; more is R37
+    /// requests begun and answers not yet taken, over all clients; more is R37, R34 or 53200
     std::size_t max_buffered_bytes = 256 << 20;
     std::int64_t shutdown_timeout = 30000;  ///< SIGTERM: transactions get this long to finish
 

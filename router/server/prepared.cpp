@@ -13,7 +13,7 @@ StatementName::StatementName(std::uint64_t id) {
 }
 
 bool PreparedRegistry::find(std::uint64_t id) {
-    if (!order_.empty() && order_.front() == id) return true;
+    if (!order_.empty() && order_.front().id == id) return true;
     const auto place = places_.find(id);
     if (place == places_.end()) return false;
     order_.splice(order_.begin(), order_, place->second);
@@ -24,13 +24,24 @@ std::vector<std::uint64_t> PreparedRegistry::add(std::uint64_t id, std::size_t l
     std::vector<std::uint64_t> closed;
     if (find(id)) return closed;
     while (!order_.empty() && places_.size() + 1 > limit) {
-        closed.push_back(order_.back());
-        places_.erase(order_.back());
+        closed.push_back(order_.back().id);
+        places_.erase(order_.back().id);
         order_.pop_back();
     }
-    order_.push_front(id);
+    order_.push_front({id, 0});
     places_.emplace(id, order_.begin());
     return closed;
+}
+
+std::uint64_t PreparedRegistry::result(std::uint64_t id) const {
+    if (!order_.empty() && order_.front().id == id) return order_.front().result;
+    const auto place = places_.find(id);
+    return place == places_.end() ? 0 : place->second->result;
+}
+
+void PreparedRegistry::set_result(std::uint64_t id, std::uint64_t fingerprint) {
+    const auto place = places_.find(id);
+    if (place != places_.end()) place->second->result = fingerprint;
 }
 
 void PreparedRegistry::remove(std::uint64_t id) {

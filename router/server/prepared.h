@@ -30,6 +30,11 @@ class PreparedRegistry {
     /// Whether the statement is prepared here; it then counts as used just now. Allocates nothing.
     [[nodiscard]] bool find(std::uint64_t id);
 
+    /// What its rows look like on this backend, as a fingerprint; 0: not known. Only for one that
+    /// is prepared here.
+    [[nodiscard]] std::uint64_t result(std::uint64_t id) const;
+    void set_result(std::uint64_t id, std::uint64_t fingerprint);
+
     /// Notes that the statement is prepared (its Parse is on its way) and returns those that must
     /// be closed, so that at most `limit` are left. Never the added one.
     [[nodiscard]] std::vector<std::uint64_t> add(std::uint64_t id, std::size_t limit);
@@ -42,7 +47,11 @@ class PreparedRegistry {
     [[nodiscard]] std::size_t size() const { return places_.size(); }
 
   private:
-    using Order = std::list<std::uint64_t>;
+    struct Entry {
+        std::uint64_t id;
+        std::uint64_t result;
+    };
+    using Order = std::list<Entry>;
     Order order_;  ///< the most recently used first
     std::unordered_map<std::uint64_t, Order::iterator> places_;
 };

@@ -90,4 +90,27 @@ std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommi
     return broken(answer, effect, autocommit, shard);
 }
 
+std::optional<Refusal> look_at_pinned(Backend &backend, const std::string &shard, Buffer *forward) {
+    constexpr std::size_t message_limit = 64 * 1024;
+    bool alive = backend.fill_now() != Io::closed;
+    Refusal why =
+        make_refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
+    wire::Frame frame;
+    while (backend.peek(message_limit, frame) == wire::FrameState::ready) {
+        wire::ErrorFields fields;
+        if (frame.type == 'E' && wire::parse_error(frame.body, fields)) {
+            why = postgres_error(fields.sqlstate, std::string(fields.message));
+            alive = false;
+        } else if (frame.type == 'N' || frame.type == 'S') {
+            if (forward != nullptr) forward->append(backend.arrived().substr(0, frame.size));
+        } else if (frame.type != 'A') {
+            alive = false;
+        }
+        backend.pop(frame.size);
+    }
+    if (alive) return std::nullopt;
+    why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
+    return why;
+}
+
 }  // namespace interlock

@@ -23,4 +23,10 @@ enum class Effect {
 [[nodiscard]] std::optional<Refusal> judge(const Answer &answer, Effect effect, bool autocommit,
                                            const std::string &shard);
 
+/// Looks at what a transaction's backend has said between two statements: nothing, notices, or its
+/// end. What it means for the next statement, if it has ended. Notices and changed parameters are
+/// appended to `forward`, unless that is null.
+[[nodiscard]] std::optional<Refusal> look_at_pinned(Backend &backend, const std::string &shard,
+                                                    Buffer *forward);
+
 }  // namespace interlock

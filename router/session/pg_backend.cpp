@@ -1,4 +1,4 @@
-// Lending, pinning, moving answers, and what happens when the backend is lost.
+// Lending, pinning, giving back.
 #include "base/log.h"
 #include "session/pg_client.h"
 #include "session/pg_reply.h"
@@ -12,25 +12,10 @@ namespace {
 using Kind = Owed::Kind;
 using To = Owed::To;
 
-// Answers are collected up to here; then the backend is not read until the client has taken some.
-constexpr std::size_t out_limit = 64 * 1024;
-// What a client may send ahead while its statement runs.
-constexpr std::size_t ahead_limit = 64 * 1024;
-constexpr Millis cancel_grace = 5000;
 constexpr Millis rollback_timeout = 5000;
-// How long a connection that takes nothing more is listened to for its last words.
-constexpr Millis broken_grace = 100;
-
 // A cancelled wait for a connection reads as PostgreSQL's own answer to a cancelled statement.
 Refusal as_postgres(Refusal refusal) {
     if (refusal.state() == "57014") refusal.code = Code::R31;
-    return refusal;
-}
-
-Refusal own_refusal(const BackendError &error) {
-    Refusal refusal = make_refusal(Code::R31, error.message, error.hint);
-    refusal.sqlstate = error.sqlstate;
-    refusal.detail = error.detail;
     return refusal;
 }
 
@@ -40,7 +25,7 @@ const std::shared_ptr<const Routes> &PgClient::routes_in_use() const {
     return block_ ? block_->routes : worker_.routes();
 }
 
-void PgClient::append_query(std::string_view sql, Owed::To to, std::uint16_t note) {
+void PgClient::append_query(std::string_view sql, Owed::To to, std::uint32_t note) {
     wire::FrameWriter(lease_->out(), 'Q').string(sql);
     exchange_->expect(Kind::query, to, note);
 }
@@ -64,6 +49,14 @@ void PgClient::open_block() {
         append_step(statement);
     for (const std::string &statement : block_->prologue)
         if (!statement.empty()) append_step(statement);
+    block_->opened = block_->revision;
+}
+
+// Whether the backend in use, held for any shard's answers, was made ready for another state than
+// the session is in now.
+bool PgClient::outdated() const {
+    return in_block() ? block_->opened != block_->revision
+                      : lease_->applied_parameters() != parameters_;
 }
 
 void PgClient::raise_effect(const sql::Facts &facts) {
@@ -118,13 +111,11 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
                    shard_name(shard_), shard_name(target->shard));
         co_return other;
     }
-    if (hold_ == Hold::any && pins) {
-        if (target && target->shard != shard_)
-            co_await give_up_any();
-        else
-            hold_ = in_block() ? Hold::pinned : Hold::single;
+    if (hold_ == Hold::any && (outdated() || (target && target->shard != shard_))) {
+        co_await give_up_any();
         if (skipping_) co_return std::nullopt;
     }
+    if (hold_ == Hold::any && pins) hold_ = in_block() ? Hold::pinned : Hold::single;
     if (hold_ != Hold::none) co_return check_names(facts);
 
     auto refused = co_await lend(target ? std::optional(target->shard) : std::nullopt);
@@ -144,9 +135,7 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
 
 Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
-    if (!routes)
-        co_return make_refusal(Code::R30, "the router has no route table yet",
-                               "The catalog has not been reached, or nothing was published.");
+    if (!routes) co_return no_route_table();
     if (worker_.stopping() && !in_block())
         co_return make_refusal(Code::R30, "the router is shutting down",
                                "Nothing was done; connect to another router, or try again.");
@@ -246,127 +235,6 @@ Task<std::optional<Refusal>> PgClient::apply_parameters(Parameters wanted) {
     lease_->set_applied_parameters(wanted);
     if (wanted) wanted->note_accepted(shard);
     co_return std::nullopt;
-}
-
-Task<std::optional<Refusal>> PgClient::ask_backend(std::string_view sql) {
-    exchange_->clear_kept_row();
-    exchange_->own_error() = BackendError{};
-    append_query(sql, To::router);
-    auto lost = co_await settle();
-    if (lost) co_return lost;
-    if (!exchange_->own_error().sqlstate.empty()) co_return own_refusal(exchange_->own_error());
-    co_return std::nullopt;
-}
-
-Task<std::optional<Refusal>> PgClient::settle() {
-    return settle_until(false);
-}
-
-Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
-    if (!lease_) {
-        exchange_->feed_local(out_, *this);
-        co_return std::nullopt;
-    }
-    Loop &loop = worker_.loop();
-    Backend &backend = *lease_;
-    Millis deadline = deadline_after(loop.now(), worker_.settings().statement_timeout);
-    bool broken = false;
-    bool moved = false;
-    for (;;) {
-        const std::size_t before = backend.arrived().size();
-        const Exchange::Feed fed = exchange_->feed(backend, out_, out_limit, *this);
-        moved = moved || before != backend.arrived().size();
-        if (fed == Exchange::Feed::malformed) co_return backend_lost(AnswerEnd::malformed);
-        if (!backend.out().empty() && !broken && backend.try_flush() == Io::closed) {
-            // It may have said why, before it went.
-            broken = true;
-            deadline = std::min(deadline, loop.now() + broken_grace);
-        }
-        if (fed == Exchange::Feed::done) co_return std::nullopt;
-        if (drained && backend.out().empty()) co_return std::nullopt;
-        // What came from the backend is worth a write of its own; our own answers wait for it.
-        if (!out_.empty() && moved && !gone_ && !try_write()) gone_ = true;
-        if (gone_) {
-            // Nobody reads. A write goes on to its end, as it would on a server of its own; what
-            // changes nothing is cancelled, and a long answer is not waited for.
-            const bool idle_work =
-                effect_ == Effect::read || (in_block() && effect_ == Effect::write);
-            if (idle_work) co_await backend.cancel(loop.now() + cancel_grace);
-            if (idle_work || fed == Exchange::Feed::blocked)
-                co_return backend_lost(AnswerEnd::lost);
-        } else if (fed == Exchange::Feed::blocked && out_.size() < out_limit) {
-            continue;
-        }
-
-        const bool read_backend = fed == Exchange::Feed::need_more;
-        if (read_backend && backend.read_ahead()) {
-            const Io io = backend.fill_now();
-            if (io == Io::ok) continue;
-            if (io == Io::closed) co_return backend_lost(AnswerEnd::lost);
-        }
-        const bool read_client_too = !gone_ && may_read_ahead_ && in_.size() < ahead_limit;
-        // While it is the client that is waited for, its time is counted, not the statement's.
-        const bool blocked = fed == Exchange::Feed::blocked;
-        const Millis until =
-            blocked ? deadline_after(loop.now(), worker_.settings().pg_write_timeout) : deadline;
-        const Fired fired =
-            co_await Wait(loop, until)
-                .read(read_backend ? &backend.watch() : nullptr)
-                .write(!backend.out().empty() && !broken ? &backend.watch() : nullptr)
-                .write(!out_.empty() && moved && !gone_ ? &transport_->watch : nullptr)
-                .read(read_client_too ? &transport_->watch : nullptr);
-        if (blocked) {
-            if (fired.none())
-                log_warning("a client did not take its answer in time; its connection is closed");
-            gone_ = gone_ || fired.none();
-            deadline = deadline_after(loop.now(), worker_.settings().statement_timeout);
-            continue;
-        }
-        if (fired.none()) {
-            if (broken) co_return backend_lost(AnswerEnd::lost);
-            if (timed_out_) co_return backend_lost(AnswerEnd::timed_out);
-            // Cancelled, not abandoned: the end of the statement is waited for, so that what it did
-            // is known and it holds no lock afterwards.
-            timed_out_ = true;
-            cancelled_ = true;
-            deadline = loop.now() + cancel_grace;
-            co_await backend.cancel(deadline);
-            continue;
-        }
-        if (fired.has(3) && !read_client()) gone_ = true;
-        if (fired.has(0) && backend.fill_now() == Io::closed)
-            co_return backend_lost(AnswerEnd::lost);
-    }
-}
-
-// The connection to the backend broke, or had to be given up, with answers still owed.
-std::optional<Refusal> PgClient::backend_lost(AnswerEnd end) {
-    exchange_->feed_local(out_, *this);
-    const bool owed = exchange_->owes_client();
-    Answer answer;
-    answer.end = end;
-    answer.error = exchange_->farewell();
-    if (end == AnswerEnd::malformed && answer.error.fatal) answer.end = AnswerEnd::lost;
-    answer.sent = lease_->out().empty();
-    answer.completed = exchange_->only_ready_missing();
-    answer.cancelled = cancelled_;
-    const std::string shard = routes_in_use()->table->shards[shard_].name;
-    if (!exchange_->own_error().sqlstate.empty())
-        log_warning("shard %s: the router's own request failed: %s: %s", shard.c_str(),
-                    exchange_->own_error().sqlstate.c_str(),
-                    exchange_->own_error().message.c_str());
-    auto refusal = judge(answer, effect_, !in_block(), shard);
-    const bool commit_sent = in_block() && effect_ == Effect::commit && answer.sent;
-    exchange_->drop_all(*this);
-    discard_backend();
-    if (in_block()) {
-        transaction_ = Transaction::failed;
-        block_->savepoints.clear();
-        // COMMIT ends a transaction, whatever has become of it.
-        if (commit_sent) leave_block(false);
-    }
-    if (!owed) return std::nullopt;
-    return refusal;
 }
 
 void PgClient::release() {
@@ -497,41 +365,6 @@ Task<bool> PgClient::after_ready() {
         break;
     }
     co_return failed;
-}
-
-// Something arrived from the pinned backend between two statements: a notice, or its end.
-Task<void> PgClient::pinned_stirred() {
-    bool alive = lease_->fill_now() != Io::closed;
-    BackendError error;
-    wire::Frame frame;
-    while (lease_->peek(64 * 1024, frame) == wire::FrameState::ready) {
-        wire::ErrorFields fields;
-        if (frame.type == 'E' && wire::parse_error(frame.body, fields)) {
-            error.sqlstate = fields.sqlstate;
-            error.message = fields.message;
-            alive = false;
-        } else if (frame.type == 'N' || frame.type == 'S') {
-            out_.append(lease_->arrived().substr(0, frame.size));
-        } else if (frame.type != 'A') {
-            alive = false;
-        }
-        lease_->pop(frame.size);
-    }
-    if (alive) co_return;
-    const std::string &shard = block_->routes->table->shards[shard_].name;
-    Refusal why;
-    if (!error.sqlstate.empty()) {
-        why = make_refusal(Code::R31, error.message);
-        why.sqlstate = error.sqlstate;
-    } else {
-        why = make_refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
-    }
-    why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
-    why.hint = "Send ROLLBACK, then run the transaction again.";
-    lost_ = std::make_unique<Refusal>(std::move(why));
-    discard_backend();
-    block_->savepoints.clear();
-    transaction_ = Transaction::failed;
 }
 
 }  // namespace interlock

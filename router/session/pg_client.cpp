@@ -17,9 +17,13 @@ constexpr std::size_t read_step = 16 * 1024;
 constexpr std::size_t flush_at = 64 * 1024;
 // Requests are collected up to here before the backend has to take them.
 constexpr std::size_t backend_flush_at = 64 * 1024;
+// Of a round of any length, what is kept until its answers have come.
+constexpr std::size_t most_notes = 16 * 1024;
 // After the last answer: how long, and for how much more input, the client's end is waited for.
 constexpr Millis goodbye_time = 1000;
 constexpr std::size_t goodbye_bytes = 1 << 20;
+// What a message has come to of that size is not charged to the budget for all clients.
+constexpr std::size_t always_room_for = 64 * 1024;
 // Sets of start-up settings remembered.
 constexpr std::size_t most_startups = 1024;
 // What clients work with is kept for the next one, as much as is ever in use at once, about.
@@ -55,6 +59,7 @@ PgClient::PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffe
 }
 
 PgClient::~PgClient() {
+    worker_.buffered_bytes -= charged_;
     shared_.remove_cancel_key(key_);
 }
 
@@ -162,6 +167,8 @@ Task<bool> PgClient::serve(bool fresh) {
                 in_.consume(frame.size);
                 if (gone_) break;
                 if (lease_ && lease_->out().size() > backend_flush_at) co_await relieve();
+                if (notes_.size() > most_notes)
+                    if (auto lost = co_await settle_round()) fail_round(*lost);
                 if (out_.size() > flush_at && !co_await flush()) break;
                 continue;
             }
@@ -176,6 +183,7 @@ Task<bool> PgClient::serve(bool fresh) {
             const std::size_t read = in_.size();
             if (!co_await push_round() || !co_await flush()) break;
             if (in_.size() > read) continue;  // more has come meanwhile
+            if (!within_budget()) break;
             if (may_rest()) co_return true;
             if (!co_await idle()) break;
         }
@@ -212,9 +220,7 @@ Task<bool> PgClient::greet() {
 Task<std::optional<Refusal>> PgClient::learn_defaults() {
     const std::shared_ptr<const Routes> routes = worker_.routes();
     if (!routes) {
-        Refusal refusal = make_refusal(Code::R30, "the router has no route table yet",
-                                       "The catalog has not been reached, or nothing was "
-                                       "published.");
+        Refusal refusal = no_route_table();
         refusal.sqlstate = "57P03";
         co_return refusal;
     }
@@ -368,8 +374,7 @@ Task<void> PgClient::relieve() {
 Task<bool> PgClient::push_round() {
     if (!round_open_ || !lease_ || !exchange_->waits_for_backend()) co_return true;
     if (round_refusal_ && !exchange_->server_skips()) {
-        wire::FrameWriter(lease_->out(), 'H').bytes({});
-        if (auto lost = co_await settle()) fail_round(*lost);
+        if (auto lost = co_await settle_round()) fail_round(*lost);
         exchange_->feed_local(out_, *this);
         co_return !gone_;
     }
@@ -435,6 +440,18 @@ Task<bool> PgClient::flush() {
         left = out_.size();
     }
     co_return true;
+}
+
+// Messages that have come in part are kept for all clients together; small ones always have room.
+bool PgClient::within_budget() {
+    const std::size_t held = in_.size() > always_room_for ? in_.size() : 0;
+    worker_.buffered_bytes += held;
+    worker_.buffered_bytes -= charged_;
+    charged_ = held;
+    if (held == 0 || worker_.buffered_bytes <= worker_.settings().max_buffered_bytes) return true;
+    pg_reply::fatal(out_, "53200", "messages that have come in part take all the room there is", {},
+                    "The limit is the setting limits.max_buffered_bytes.");
+    return false;
 }
 
 // Waits for the client's next message; looks after the pinned backend meanwhile.

@@ -2,12 +2,15 @@
 //
 //     message -> shape -> facts -> plan -> (begin, pin) -> lend -> exchange -> answer
 //
-// pg_client.cpp    the connection: reading, writing, idling, the end
-// pg_query.cpp     Query messages
-// pg_extended.cpp  Parse, Bind, Describe, Execute, Close, Flush, Sync
-// pg_long_message.cpp   messages that are not kept as a whole
-// pg_control.cpp   what the router answers itself: transaction control, SET and its kin
-// pg_backend.cpp   lending, pinning, moving answers, what happens when the backend is lost
+// pg_client.cpp        the connection: reading, writing, idling, the end
+// pg_query.cpp         Query messages
+// pg_extended.cpp      Bind, Describe, Execute, Close, Flush, Sync: rounds
+// pg_prepared.cpp      Parse, and statements prepared on whichever backend
+// pg_long_message.cpp  messages that are not kept as a whole
+// pg_control.cpp       what the router answers itself: transaction control and the like
+// pg_settings.cpp      the session's parameters: SET, RESET, what the client is told of them
+// pg_backend.cpp       lending, pinning, giving back
+// pg_settle.cpp        moving answers, and what happens when the backend is lost
 //
 // States and codes are those of spec "routing"; where it is silent, PostgreSQL's own behaviour.
 #pragma once
@@ -55,7 +58,7 @@ class PgClient final : public Client, private ExchangeOwner {
     struct Savepoint {
         std::string name;
         Parameters parameters;
-        std::shared_ptr<const SearchPath> path;
+        Parameters local;
         std::size_t prologue;  ///< statements of the prologue before it
     };
     /// An explicit transaction.
@@ -65,8 +68,10 @@ class PgClient final : public Client, private ExchangeOwner {
         std::vector<std::string> prologue;         ///< what was said before it was pinned, in order
         std::vector<std::string> characteristics;  ///< SET TRANSACTION ..., kept for AND CHAIN
         std::vector<Savepoint> savepoints;
-        Parameters parameters;  ///< in force when it began
-        std::shared_ptr<const SearchPath> path;
+        Parameters parameters;         ///< in force when it began
+        Parameters local;              ///< what SET LOCAL has put over the session's parameters
+        std::size_t revision = 0;      ///< of what an unpinned transaction would open with
+        std::size_t opened = 0;        ///< the revision the backend in use was opened with
         bool ended_by_commit = false;  ///< the server has said COMMIT
     };
 
@@ -76,7 +81,8 @@ class PgClient final : public Client, private ExchangeOwner {
         std::shared_ptr<const sql::Facts> facts;
         std::shared_ptr<const RouteTable> table;  ///< the facts were found under
         std::uint32_t path = 0;                   ///< the same
-        std::uint64_t id = 0;  ///< the statement's where it is shared, else its own
+        std::uint64_t id = 0;      ///< the statement's where it is shared, else its own
+        std::uint64_t result = 0;  ///< fingerprint of the columns the client was told of; 0: none
         bool named = false;
         bool checked = false;  ///< on its way to a backend, or accepted by one
     };
@@ -99,6 +105,7 @@ class PgClient final : public Client, private ExchangeOwner {
             execute,  ///< of `facts`
             parse,    ///< Parse or Close of `name`, answered by the router; `prepared` closed
             prepare,  ///< Parse of `prepared` on the backend in use
+            columns,  ///< Describe of `prepared`
         } kind = Kind::query;
         std::shared_ptr<const sql::Facts> facts;
         std::string name;
@@ -133,6 +140,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<bool> flush();
     [[nodiscard]] bool try_write();
     [[nodiscard]] bool read_client();
+    [[nodiscard]] bool within_budget();
     void answer_ready();
     void fatal_protocol(std::string_view message);
     static void client_stirred(void *self);
@@ -169,6 +177,14 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Portal *find_portal(std::string_view name);
     void remember_portal(std::string_view name, PreparedPointer prepared, bool local);
     void prepare_on_backend(const PreparedPointer &prepared);
+    [[nodiscard]] bool result_agrees(const Prepared &prepared) const;
+    [[nodiscard]] Task<std::optional<Refusal>> check_result(const PreparedPointer &prepared);
+    [[nodiscard]] std::uint32_t note_columns(const PreparedPointer &prepared);
+    void append_statement_message(char type, char what, const Prepared &prepared);
+    [[nodiscard]] std::optional<Refusal> check_text(const sql::Shape &shape) const;
+    /// Has the backend answer all that it was asked so far. Not at the end of a round only: a
+    /// client may send rounds of any length.
+    [[nodiscard]] Task<std::optional<Refusal>> settle_round();
     [[nodiscard]] static bool read_parameters(wire::FieldReader &fields,
                                               const std::vector<std::uint32_t> &types,
                                               std::vector<BoundParameter> &out);
@@ -176,7 +192,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> control_in_round(const sql::Facts &facts);
     [[nodiscard]] bool carried_out_here(const sql::Facts &facts) const;
     void fail_round(const Refusal &refusal);
-    [[nodiscard]] std::uint16_t note(Note note);
+    [[nodiscard]] std::uint32_t note(Note note);
 
     // pg_control.cpp: answers are put in the exchange's line; a refusal is for the caller to tell
     [[nodiscard]] Task<std::optional<Refusal>> control(const sql::Facts &facts);
@@ -193,7 +209,9 @@ class PgClient final : public Client, private ExchangeOwner {
     void keep_setting(const TrackedParameter &parameter, const std::string &value, bool local);
     [[nodiscard]] Task<std::optional<Refusal>> reset(const sql::Facts &facts);
     [[nodiscard]] Task<std::optional<Refusal>> reset_one(const TrackedParameter &parameter);
+    void use_parameters(Parameters parameters, Parameters local);
     void use_parameters(Parameters parameters);
+    [[nodiscard]] const std::string *in_force(const TrackedParameter &parameter) const;
     void tell_status(const TrackedParameter &parameter, std::string_view value);
     void tell_changes();
     [[nodiscard]] const std::string &told_at_start(const TrackedParameter &parameter) const;
@@ -214,8 +232,9 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<std::optional<Refusal>> apply_parameters(Parameters wanted);
     [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
     void open_block();
+    [[nodiscard]] bool outdated() const;
     void append_step(std::string_view sql);
-    void append_query(std::string_view sql, Owed::To to, std::uint16_t note = 0);
+    void append_query(std::string_view sql, Owed::To to, std::uint32_t note = 0);
     /// Moves answers until nothing is owed. A refusal: the backend was lost before the client had
     /// all its answers.
     [[nodiscard]] Task<std::optional<Refusal>> settle();
@@ -227,7 +246,6 @@ class PgClient final : public Client, private ExchangeOwner {
     /// After ReadyForQuery: gives the backend back, or keeps it, as its state says.
     /// Returns whether the round failed.
     [[nodiscard]] Task<bool> after_ready();
-    void learn_search_path();
     [[nodiscard]] Task<void> give_up_any();
     [[nodiscard]] Task<void> roll_back_now();
     [[nodiscard]] Task<void> roll_back_lease();
@@ -242,6 +260,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] bool in_block() const { return block_ != nullptr; }
 
     void completed(const Owed &owed, std::string_view tag) override;
+    void described(const Owed &owed, std::string_view columns) override;
     void dropped(const Owed &owed, bool at_fault) override;
     bool status_changed(std::string_view name, std::string_view value, Owed::To to) override;
     bool error_arrived(const wire::ErrorFields &error, Owed::To to, Buffer &out) override;
@@ -269,6 +288,7 @@ class PgClient final : public Client, private ExchangeOwner {
     std::vector<Note> notes_;
     std::vector<std::shared_ptr<const sql::Facts>> commands_;  ///< of the Query under way
     std::size_t command_ = 0;
+    std::size_t charged_ = 0;  ///< of in_, in the worker's budget
 
     Lease lease_;
     ShardIndex shard_ = 0;
@@ -292,6 +312,12 @@ class PgClient final : public Client, private ExchangeOwner {
     std::optional<Code> round_refusal_;  ///< why the router itself failed the round
     std::unique_ptr<Refusal> lost_;      ///< why the pinned backend was lost, not yet told
 };
+
+/// A number for the types of a RowDescription's columns; never 0. Types made by users count as one.
+[[nodiscard]] std::uint64_t result_fingerprint(std::string_view columns);
+
+/// For a name no statement was prepared under.
+[[nodiscard]] Refusal no_such_statement(std::string_view name);
 
 /// R37 for a text longer than pg.max_statement.
 [[nodiscard]] Refusal statement_too_long(std::size_t size, std::size_t most);

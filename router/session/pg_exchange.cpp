@@ -26,13 +26,13 @@ bool streamed(char type) {
 
 }  // namespace
 
-void Exchange::expect(Kind kind, To to, std::uint16_t note) {
+void Exchange::expect(Kind kind, To to, std::uint32_t note) {
     owed_.push_back({kind, to, note, 0});
     ++from_backend_;
     if (kind == Kind::sync) server_skips_ = false;
 }
 
-void Exchange::local_done(std::uint16_t note) {
+void Exchange::local_done(std::uint32_t note) {
     const std::size_t bytes = local_.size() - local_in_line_;
     local_in_line_ = local_.size();
     owed_.push_back({Kind::local, To::client, note, static_cast<std::uint32_t>(bytes)});
@@ -217,7 +217,12 @@ bool Exchange::take_message(const wire::Frame &frame, std::string_view whole, Bu
             !(frame.type == 'T' && completes(Kind::query)))
             return false;
         if (forward) out.append(whole);
-        if (!completes(Kind::query)) pop(owner, {});
+        if (completes(Kind::query)) return true;
+        if (next.note != 0) {
+            const Owed copy = next;
+            owner.described(copy, frame.body);
+        }
+        pop(owner, {});
         return true;
     case 'C':
     case 'I':

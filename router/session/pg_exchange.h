@@ -43,7 +43,7 @@ struct Owed {
     };
     Kind kind = Kind::local;
     To to = To::client;
-    std::uint16_t note = 0;   ///< for the owner; 0: nothing to tell it
+    std::uint32_t note = 0;   ///< for the owner; 0: nothing to tell it
     std::uint32_t bytes = 0;  ///< of a local answer
 };
 
@@ -53,6 +53,8 @@ class ExchangeOwner {
     virtual ~ExchangeOwner() = default;
     /// An answer whose note is not 0 is complete. `tag` is of CommandComplete, else empty.
     virtual void completed(const Owed &owed, std::string_view tag) = 0;
+    /// A description whose note is not 0: RowDescription's body, or empty for NoData.
+    virtual void described(const Owed &owed, std::string_view columns) = 0;
     /// It will never come: an error was its answer (`at_fault`), or an earlier one made the server
     /// skip it, or the backend is lost.
     virtual void dropped(const Owed &owed, bool at_fault) = 0;
@@ -71,10 +73,10 @@ class Exchange {
         malformed,  ///< the backend sent what it must not: close it
     };
 
-    void expect(Owed::Kind kind, Owed::To to = Owed::To::client, std::uint16_t note = 0);
+    void expect(Owed::Kind kind, Owed::To to = Owed::To::client, std::uint32_t note = 0);
     /// Puts an answer of our own in line: append to the buffer returned, then call local_done().
     [[nodiscard]] Buffer &local() { return local_; }
-    void local_done(std::uint16_t note = 0);
+    void local_done(std::uint32_t note = 0);
 
     [[nodiscard]] bool idle() const { return nothing_owed(); }
     /// Whether the backend still owes something.

@@ -1,4 +1,4 @@
-// Parse, Bind, Describe, Execute, Close, Flush, Sync.
+// Bind, Describe, Execute, Close, Flush, Sync: the rounds of the extended protocol.
 //
 // Messages go on to the backend in the client's order; Parse is answered at once and reaches a
 // backend with the Bind, Describe or Sync that needs it. What the router carries out itself is
@@ -17,20 +17,8 @@ using sql::Action;
 using Kind = Owed::Kind;
 using To = Owed::To;
 
-Refusal postgres_error(std::string_view sqlstate, std::string message) {
-    Refusal refusal = make_refusal(Code::R31, std::move(message));
-    refusal.sqlstate = sqlstate;
-    return refusal;
-}
-
 Refusal malformed() {
     return postgres_error("08P01", "invalid message format");
-}
-
-Refusal no_such_statement(std::string_view name) {
-    if (name.empty()) return postgres_error("26000", "unnamed prepared statement does not exist");
-    return postgres_error("26000",
-                          "prepared statement \"" + std::string(name) + "\" does not exist");
 }
 
 Refusal no_such_portal(std::string_view name) {
@@ -47,10 +35,10 @@ PgClient::Extended &PgClient::extended() {
     return *extended_;
 }
 
-std::uint16_t PgClient::note(Note note) {
+std::uint32_t PgClient::note(Note note) {
     if (exchange_->idle()) notes_.clear();
     notes_.push_back(std::move(note));
-    return static_cast<std::uint16_t>(notes_.size());
+    return static_cast<std::uint32_t>(notes_.size());
 }
 
 // Whether the router carries the statement out, in the state the session is in now.
@@ -69,7 +57,7 @@ bool PgClient::carried_out_here(const sql::Facts &facts) const {
         return facts.chain || transaction_ == Transaction::failed ||
                (hold_ != Hold::pinned && hold_ != Hold::single);
     case Action::savepoint:
-    case Action::release: return hold_ != Hold::pinned;
+    case Action::release:
     case Action::rollback_to: return hold_ != Hold::pinned;
     default: return true;
     }
@@ -89,13 +77,6 @@ void PgClient::fail_round(const Refusal &refusal) {
     round_refusal_ = refusal.code;
 }
 
-PgClient::PreparedPointer PgClient::find_prepared(std::string_view name) {
-    if (!extended_) return nullptr;
-    if (name.empty()) return extended_->unnamed;
-    const auto it = extended_->named.find(std::string(name));
-    return it == extended_->named.end() ? nullptr : it->second;
-}
-
 PgClient::Portal *PgClient::find_portal(std::string_view name) {
     if (!extended_) return nullptr;
     for (Portal &portal : extended_->portals)
@@ -112,125 +93,6 @@ void PgClient::remember_portal(std::string_view name, PreparedPointer prepared, 
     }
 }
 
-// Facts belong to a route table and a search path: found again when either is another one now.
-std::optional<Refusal> PgClient::refresh(Prepared &prepared) {
-    const std::shared_ptr<const Routes> &routes = routes_in_use();
-    if (!routes)
-        return make_refusal(Code::R30, "the router has no route table yet",
-                            "The catalog has not been reached, or nothing was published.");
-    if (prepared.facts && prepared.table == routes->table && prepared.path == path_->id)
-        return std::nullopt;
-    static thread_local sql::Shape shape;
-    sql::make_shape(prepared.statement->text, shape);
-    auto facts = shared_.analyse_one(prepared.statement->text, shape, *path_, routes->table);
-    if (!facts) return std::move(facts.error());
-    prepared.facts = std::move(*facts);
-    prepared.table = routes->table;
-    prepared.path = path_->id;
-    return std::nullopt;
-}
-
-Task<void> PgClient::parse(std::string_view body) {
-    wire::FieldReader fields(body);
-    const std::string_view name = fields.string();
-    const std::string_view text = fields.string();
-    const std::uint16_t count = fields.int16();
-    std::vector<std::uint32_t> types;
-    types.reserve(count);
-    for (unsigned i = 0; i < count && fields.ok(); ++i)
-        types.push_back(fields.int32());
-    if (!fields.ok() || !fields.at_end()) co_return fail_round(malformed());
-
-    // The unnamed statement goes with the attempt to replace it.
-    PreparedPointer before;
-    if (name.empty() && extended_) before = std::move(extended_->unnamed);
-    const std::shared_ptr<const Routes> &routes = routes_in_use();
-    if (!routes) co_return fail_round(make_refusal(Code::R30, "the router has no route table yet"));
-    static thread_local sql::Shape shape;
-    sql::make_shape(text, shape);
-    if (shape.text.size() > worker_.settings().pg_max_statement)
-        co_return fail_round(
-            statement_too_long(shape.text.size(), worker_.settings().pg_max_statement));
-    auto facts = shared_.analyse_one(text, shape, *path_, routes->table);
-    if (!facts) co_return fail_round(facts.error());
-    const Action action = (*facts)->action;
-    if (transaction_ == Transaction::failed && action != Action::commit &&
-        action != Action::rollback && action != Action::rollback_to)
-        co_return fail_round(*failed_refusal());
-
-    auto prepared = std::make_shared<Prepared>();
-    prepared->facts = std::move(*facts);
-    prepared->table = routes->table;
-    prepared->path = path_->id;
-    prepared->named = !name.empty();
-    std::uint16_t mark = 0;
-    if (prepared->named) {
-        auto &place = extended().named[std::string(name)];
-        if (place)
-            co_return fail_round(postgres_error(
-                "42P05", "prepared statement \"" + std::string(name) + "\" already exists"));
-        if (extended_->named.size() > worker_.settings().pg_max_prepared) {
-            extended_->named.erase(std::string(name));
-            co_return fail_round(postgres_error(
-                "54000", "too many prepared statements; the limit is pg.max_prepared"));
-        }
-        prepared->statement = shared_.statement(text, std::move(types), *path_);
-        prepared->id = prepared->statement->id;
-        place = prepared;
-        mark = note(Note{.kind = Note::Kind::parse, .name = std::string(name)});
-    } else {
-        // The text of the one before is used again where it is the same.
-        auto &place = extended().unnamed;
-        if (before && before->statement->text == text && before->statement->types == types) {
-            prepared->statement = before->statement;
-        } else {
-            auto statement = std::make_shared<PgStatement>();
-            statement->text = text;
-            statement->types = std::move(types);
-            statement->literals = shape.literals;
-            prepared->statement = std::move(statement);
-        }
-        prepared->id = shared_.next_id();
-        place = prepared;
-    }
-    if (!carried_out_here(*prepared->facts)) extended_->unchecked.push_back(std::move(prepared));
-    pg_reply::plain(exchange_->local(), '1');
-    exchange_->local_done(mark);
-    co_return;
-}
-
-// Makes sure that the backend in use has the statement prepared, by a Parse in front of what needs
-// it.
-void PgClient::prepare_on_backend(const PreparedPointer &prepared) {
-    const PgStatement &statement = *prepared->statement;
-    Buffer &out = lease_->out();
-    prepared->checked = true;
-    if (!prepared->named) {
-        if (lease_->unnamed_owner() == prepared->id) return;
-        lease_->set_unnamed_owner(prepared->id);
-    } else {
-        PreparedRegistry &registry = lease_->prepared();
-        if (registry.find(prepared->id)) return;
-        for (const std::uint64_t old :
-             registry.add(prepared->id, worker_.settings().pg_backend_prepared)) {
-            wire::FrameWriter(out, 'C').bytes("S").string(StatementName(old).view());
-            exchange_->expect(Kind::close, To::nobody);
-        }
-    }
-    {
-        wire::FrameWriter parse(out, 'P');
-        if (prepared->named)
-            parse.string(StatementName(prepared->id).view());
-        else
-            parse.string("");
-        parse.string(statement.text).int16(static_cast<std::uint16_t>(statement.types.size()));
-        for (const std::uint32_t type : statement.types)
-            parse.int32(type);
-    }
-    exchange_->expect(Kind::parse, To::nobody,
-                      note(Note{.kind = Note::Kind::prepare, .prepared = prepared}));
-}
-
 Task<void> PgClient::bind(std::string_view body) {
     wire::FieldReader fields(body);
     const std::string_view portal_name = fields.string();
@@ -242,6 +104,9 @@ Task<void> PgClient::bind(std::string_view body) {
     if (auto refused = refresh(*prepared)) co_return fail_round(*refused);
     const sql::Facts &facts = *prepared->facts;
     const bool local = carried_out_here(facts);
+    if (extended_->portals.size() >= worker_.settings().pg_max_prepared)
+        co_return fail_round(
+            postgres_error("54000", "too many open portals; the limit is pg.max_prepared"));
     if (!portal_name.empty() && find_portal(portal_name) != nullptr)
         co_return fail_round(
             postgres_error("42P03", "cursor \"" + std::string(portal_name) + "\" already exists"));
@@ -265,6 +130,10 @@ Task<void> PgClient::bind(std::string_view body) {
         if (auto refused = co_await ensure(facts, target)) co_return fail_round(*refused);
         if (skipping_) co_return;
         prepare_on_backend(prepared);
+        if (!result_agrees(*prepared)) {
+            if (auto refused = co_await check_result(prepared)) co_return fail_round(*refused);
+            if (skipping_) co_return;
+        }
         wire::FrameWriter message(lease_->out(), 'B');
         message.string(portal_name);
         if (prepared->named)
@@ -280,7 +149,6 @@ Task<void> PgClient::bind(std::string_view body) {
     } else {
         exchange_->expect(Kind::bind);
     }
-    co_return;
 }
 
 bool PgClient::read_parameters(wire::FieldReader &fields, const std::vector<std::uint32_t> &types,
@@ -322,7 +190,8 @@ Task<void> PgClient::describe(std::string_view body) {
         if (!lease_ || (portal == nullptr && hold_ != Hold::pinned))
             co_return fail_round(no_such_portal(name));
         wire::FrameWriter(lease_->out(), 'D').bytes("P").string(name);
-        exchange_->expect(Kind::describe_portal);
+        exchange_->expect(Kind::describe_portal, To::client,
+                          portal != nullptr ? note_columns(portal->prepared) : 0);
         co_return;
     }
     const PreparedPointer prepared = find_prepared(name);
@@ -337,17 +206,15 @@ Task<void> PgClient::describe(std::string_view body) {
         co_return fail_round(*failed_refusal());
     if (auto refused = co_await ensure(nothing_particular, std::nullopt))
         co_return fail_round(*refused);
+    if (skipping_) co_return;
     if (auto refused = check_names(*prepared->facts)) co_return fail_round(*refused);
     prepare_on_backend(prepared);
-    {
-        wire::FrameWriter message(lease_->out(), 'D');
-        message.bytes("S");
-        if (prepared->named)
-            message.string(StatementName(prepared->id).view());
-        else
-            message.string("");
+    if (!result_agrees(*prepared)) {
+        if (auto refused = co_await check_result(prepared)) co_return fail_round(*refused);
+        if (skipping_) co_return;
     }
-    exchange_->expect(Kind::describe_statement);
+    append_statement_message('D', 'S', *prepared);
+    exchange_->expect(Kind::describe_statement, To::client, note_columns(prepared));
     co_return;
 }
 
@@ -394,17 +261,26 @@ Task<void> PgClient::execute(std::string_view body) {
     const bool noted = facts->transaction_control();
     exchange_->expect(Kind::execute, To::client,
                       noted ? note(Note{.kind = Note::Kind::execute, .facts = facts}) : 0);
-    co_return;
+    // A BEGIN among the statements of an implicit transaction makes a block of it: what follows has
+    // to be judged as part of that.
+    if (facts->action == Action::begin)
+        if (auto lost = co_await settle_round()) fail_round(*lost);
+}
+
+Task<std::optional<Refusal>> PgClient::settle_round() {
+    if (!lease_ || !exchange_->waits_for_backend()) {
+        exchange_->feed_local(out_, *this);
+        co_return std::nullopt;
+    }
+    wire::FrameWriter(lease_->out(), 'H').bytes({});
+    co_return co_await settle();
 }
 
 // The router's own statements in the middle of a round: what the backend still owes is waited for
 // first, since they look at, and change, the state it leaves.
 Task<std::optional<Refusal>> PgClient::control_in_round(const sql::Facts &facts) {
-    if (exchange_->waits_for_backend()) {
-        wire::FrameWriter(lease_->out(), 'H').bytes({});
-        if (auto lost = co_await settle()) co_return lost;
-        if (skipping_) co_return std::nullopt;
-    }
+    if (auto lost = co_await settle_round()) co_return lost;
+    if (skipping_) co_return std::nullopt;
     co_return co_await control(facts);
 }
 
@@ -417,7 +293,7 @@ void PgClient::close(std::string_view body) {
         return;
     }
     if (what == 'S') {
-        std::uint16_t mark = 0;
+        std::uint32_t mark = 0;
         if (extended_ && name.empty()) {
             extended_->unnamed.reset();
         } else if (const PreparedPointer prepared = find_prepared(name)) {
@@ -442,33 +318,10 @@ void PgClient::close(std::string_view body) {
     }
 }
 
-// A statement that was parsed and is not used in this round is shown to a backend before the round
-// ends, so that an error in it is told now and not when it is used.
-Task<void> PgClient::check_parsed() {
-    if (!extended_) co_return;
-    auto unchecked = std::move(extended_->unchecked);
-    extended_->unchecked.clear();
-    for (const PreparedPointer &prepared : unchecked) {
-        if (skipping_) co_return;
-        if (prepared->checked) continue;
-        auto refused = co_await ensure(nothing_particular, std::nullopt);
-        if (!refused && skipping_) co_return;
-        if (!refused) refused = check_names(*prepared->facts);
-        if (refused) {
-            fail_round(*refused);
-            co_return;
-        }
-        prepare_on_backend(prepared);
-    }
-}
-
 Task<void> PgClient::flush_request() {
     if (skipping_) co_return;
     co_await check_parsed();
-    if (lease_ && exchange_->waits_for_backend()) {
-        wire::FrameWriter(lease_->out(), 'H').bytes({});
-        if (auto lost = co_await settle()) fail_round(*lost);
-    }
+    if (auto lost = co_await settle_round()) fail_round(*lost);
     exchange_->feed_local(out_, *this);
 }
 
@@ -502,9 +355,8 @@ Task<void> PgClient::end_round_early() {
         exchange_->expect(Kind::sync, To::nobody);
         if (auto lost = co_await settle()) fail_round(*lost);
         if (lease_) (void)co_await after_ready();
-    } else if (lease_ && exchange_->waits_for_backend()) {
-        wire::FrameWriter(lease_->out(), 'H').bytes({});
-        if (auto lost = co_await settle()) fail_round(*lost);
+    } else if (auto lost = co_await settle_round()) {
+        fail_round(*lost);
     }
     exchange_->feed_local(out_, *this);
     end_round();
@@ -518,77 +370,6 @@ void PgClient::end_round() {
     if (!extended_) return;
     extended_->unchecked.clear();
     if (!in_block()) extended_->portals.clear();
-}
-
-// What the exchange tells ------------------------------------------------------------------------
-
-void PgClient::completed(const Owed &owed, std::string_view tag) {
-    const Note &done = notes_[owed.note - 1U];
-    switch (done.kind) {
-    case Note::Kind::query:
-        if (!tag.empty() && command_ < commands_.size())
-            statement_done(*commands_[command_++], tag);
-        break;
-    case Note::Kind::execute:
-        if (!tag.empty()) statement_done(*done.facts, tag);
-        break;
-    case Note::Kind::parse:
-    case Note::Kind::prepare: break;
-    }
-}
-
-void PgClient::dropped(const Owed &owed, bool at_fault) {
-    const Note &gone = notes_[owed.note - 1U];
-    if (gone.kind == Note::Kind::parse && extended_) {
-        // A Parse or Close that the server would have skipped.
-        if (gone.prepared)
-            extended_->named[gone.name] = gone.prepared;
-        else
-            extended_->named.erase(gone.name);
-    }
-    if (gone.kind == Note::Kind::prepare) {
-        gone.prepared->checked = false;
-        if (!lease_) return;
-        if (gone.prepared->named)
-            lease_->prepared().remove(gone.prepared->id);
-        else
-            lease_->set_unnamed_owner(0);
-        // A text that no backend takes is not a prepared statement.
-        if (extended_ && at_fault && extended_->unnamed == gone.prepared)
-            extended_->unnamed.reset();
-        if (extended_ && at_fault)
-            std::erase_if(extended_->named,
-                          [&](const auto &entry) { return entry.second == gone.prepared; });
-    }
-}
-
-bool PgClient::status_changed(std::string_view name, std::string_view value, Owed::To to) {
-    if (to == To::nobody || hold_status_) return false;
-    const TrackedParameter *parameter = find_tracked(name);
-    if (parameter == nullptr || !parameter->reported) return true;
-    if (told(*parameter) == value) return false;
-    note_told(*parameter, value);
-    return true;
-}
-
-bool PgClient::error_arrived(const wire::ErrorFields &error, Owed::To, Buffer &out) {
-    if (round_open_) skipping_ = true;
-    if (round_open_ && in_block()) transaction_ = Transaction::failed;
-    if (lease_) lease_->set_unnamed_owner(0);
-    // The table has changed since: this backend's plans, and all others', are made anew.
-    if (error.sqlstate == "0A000" &&
-        error.message.find("cached plan must not change result type") != std::string_view::npos) {
-        stale_plans_ = true;
-        shared_.forget_statements();
-    }
-    if (timed_out_ && error.sqlstate == "57014") {
-        pg_reply::error(out, make_refusal(Code::R36,
-                                          "the statement ran into the router's statement timeout "
-                                          "and was cancelled",
-                                          "The limit is the setting pool.statement_timeout."));
-        return true;
-    }
-    return false;
 }
 
 }  // namespace interlock

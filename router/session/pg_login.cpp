@@ -64,9 +64,9 @@ class Exchange {
         if (!co_await admit(startup)) co_return opening;
         if (startup.negotiate()) wire::append_negotiation(out_, startup);
         if (!co_await authenticate(startup, opening.login)) co_return opening;
-        if (!co_await check_database(startup)) co_return opening;
         wire::FrameWriter(out_, 'R').int32(auth_ok);
-        if (!co_await flush()) co_return opening;
+        // An error before this would make libpq try again without TLS.
+        if (!co_await check_database(startup) || !co_await flush()) co_return opening;
         opening.kind = Opening::Kind::login;
         opening.login.user = std::move(startup.user);
         opening.login.database = std::move(startup.database);

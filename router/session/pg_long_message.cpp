@@ -99,10 +99,8 @@ Task<bool> PgClient::take_long_bind(std::size_t size) {
     std::optional<Refusal> refused;
     std::optional<Target> target;
     if (!fields.ok() || !prepared) {
-        refused = make_refusal(Code::R31, fields.ok() ? "prepared statement \"" + statement_name +
-                                                            "\" does not exist"
-                                                      : "invalid message format");
-        refused->sqlstate = fields.ok() ? "26000" : "08P01";
+        refused = fields.ok() ? no_such_statement(statement_name)
+                              : postgres_error("08P01", "invalid message format");
     } else if (!(refused = failed_refusal())) {
         refused = refresh(*prepared);
     }
@@ -115,7 +113,9 @@ Task<bool> PgClient::take_long_bind(std::size_t size) {
             if (key.from == sql::KeySource::From::parameter ||
                 key.from == sql::KeySource::From::array)
                 needed = std::max<std::size_t>(needed, key.index + std::size_t{1});
-        if (carried_out_here(*prepared->facts) || parameters.size() < needed) {
+        if (!portal_name.empty() && find_portal(portal_name) != nullptr) {
+            refused = postgres_error("42P03", "cursor \"" + portal_name + "\" already exists");
+        } else if (carried_out_here(*prepared->facts) || parameters.size() < needed) {
             refused = too_long(size, worker_.settings().pg_max_packet);
         } else {
             auto planned = plan(
@@ -138,6 +138,13 @@ Task<bool> PgClient::take_long_bind(std::size_t size) {
         co_return co_await pass_over(size);
     }
     prepare_on_backend(prepared);
+    if (!result_agrees(*prepared)) {
+        may_read_ahead_ = false;
+        refused = co_await check_result(prepared);
+        may_read_ahead_ = true;
+        if (refused) fail_round(*refused);
+        if (skipping_) co_return co_await pass_over(size);
+    }
     std::string name;
     if (prepared->named) name = StatementName(prepared->id).view();
     Buffer &out = lease_->out();

@@ -159,6 +159,12 @@ const std::string *value_in(const Parameters &set, const TrackedParameter *param
     return set ? set->find(parameter) : nullptr;
 }
 
+bool begins_with_word(std::string_view text, std::string_view word) {
+    const std::size_t from = text.find_first_not_of(" \t\r\n\f");
+    return from != std::string_view::npos && text.size() >= from + word.size() &&
+           ::strncasecmp(text.data() + from, word.data(), word.size()) == 0;
+}
+
 std::string quote_literal(std::string_view text) {
     std::string quoted = "'";
     for (const char c : text) {

@@ -61,6 +61,9 @@ using Parameters = std::shared_ptr<const ParameterSet>;
 /// SQL that turns a session with `from` in force into one with `to`. Empty when they are equal.
 [[nodiscard]] std::string change_parameters_sql(const Parameters &from, const Parameters &to);
 
+/// Whether a statement's text begins with this word, in any case.
+[[nodiscard]] bool begins_with_word(std::string_view text, std::string_view word);
+
 /// 'text' as a literal, quotes doubled.
 [[nodiscard]] std::string quote_literal(std::string_view text);
 /// "name" as an identifier, always quoted.

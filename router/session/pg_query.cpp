@@ -55,15 +55,13 @@ Task<void> PgClient::query(std::string_view text) {
     }
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) {
-        co_await refuse(make_refusal(Code::R30, "the router has no route table yet",
-                                     "The catalog has not been reached, or nothing was "
-                                     "published."));
+        co_await refuse(no_route_table());
         co_return answer_ready();
     }
     static thread_local sql::Shape shape;
     sql::make_shape(text, shape);
-    if (shape.text.size() > worker_.settings().pg_max_statement) {
-        co_await refuse(statement_too_long(shape.text.size(), worker_.settings().pg_max_statement));
+    if (auto refused = check_text(shape)) {
+        co_await refuse(std::move(*refused));
         co_return answer_ready();
     }
     const std::shared_ptr<const SearchPath> path = path_;
@@ -196,8 +194,7 @@ Task<bool> PgClient::run_data(std::string_view text, std::optional<Target> targe
     for (const auto &facts : commands_) {
         std::optional<Refusal> refused;
         if (facts->action == Action::cursor && hold_ != Hold::pinned) {
-            refused = make_refusal(Code::R31, "cursor \"" + facts->name + "\" does not exist");
-            refused->sqlstate = "34000";
+            refused = postgres_error("34000", "cursor \"" + facts->name + "\" does not exist");
         } else {
             refused = co_await ensure(*facts, target);
         }

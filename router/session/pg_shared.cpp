@@ -66,7 +66,6 @@ std::shared_ptr<const PgStatement> PgShared::statement(std::string_view text,
     made->id = next_id();
     made->text = text;
     made->types = std::move(types);
-    made->path = path.id;
     sql::Shape shape;
     sql::make_shape(text, shape);
     made->literals = std::move(shape.literals);

@@ -34,7 +34,6 @@ struct PgStatement {
     std::string text;
     std::vector<std::uint32_t> types;
     std::vector<sql::Literal> literals;  ///< of the text
-    std::uint32_t path = 0;              ///< id of the search path it was prepared under
 };
 
 class PgShared {

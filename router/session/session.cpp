@@ -220,31 +220,10 @@ Watch *Session::pinned_watch() {
 // Between two statements of a transaction a backend says nothing, unless a notice, or its end.
 void Session::backend_stirred() {
     if (!pinned_) return;
-    bool alive = pinned_->fill_now() != Io::closed;
-    BackendError error;
-    wire::Frame frame;
-    while (pinned_->peek(64 * 1024, frame) == wire::FrameState::ready) {
-        wire::ErrorFields fields;
-        if (frame.type == 'E' && wire::parse_error(frame.body, fields)) {
-            error.sqlstate = fields.sqlstate;
-            error.message = fields.message;
-            alive = false;
-        } else if (frame.type != 'N' && frame.type != 'S' && frame.type != 'A') {
-            alive = false;
-        }
-        pinned_->pop(frame.size);
-    }
-    if (alive) return;
     const std::string &shard = snapshot_->table->shards[pinned_shard_].name;
-    Refusal why;
-    if (!error.sqlstate.empty()) {
-        why = make_refusal(Code::R31, error.message);
-        why.sqlstate = error.sqlstate;
-    } else {
-        why = make_refusal(Code::R30, format("the connection to shard %s broke", shard.c_str()));
-    }
-    why.detail = "The transaction was rolled back by the shard; this statement was not sent.";
-    lost_ = Lost{std::move(why), shard, pinned_->pid()};
+    auto why = look_at_pinned(*pinned_, shard, nullptr);
+    if (!why) return;
+    lost_ = Lost{std::move(*why), shard, pinned_->pid()};
     pinned_.discard();
     transaction_ = Transaction::failed;
 }

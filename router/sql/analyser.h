@@ -109,6 +109,9 @@ class Analyser {
     bool insert_rows(const PgQuery__InsertStmt &statement, const Table &table, std::size_t position,
                      const Scope &scope, Place place, Pin &pin);
     bool on_conflict(const PgQuery__OnConflictClause &clause, Level &level, const Scope &scope);
+    template <typename Statement>
+    bool open_modify(const Statement &statement, Node **from, std::size_t from_count, CteScope &own,
+                     Scope &scope);
     bool update(const PgQuery__UpdateStmt &statement, const Scope *parent, const CteScope *ctes,
                 Place place, Outputs *out);
     bool remove(const PgQuery__DeleteStmt &statement, const Scope *parent, const CteScope *ctes,

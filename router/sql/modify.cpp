@@ -219,18 +219,17 @@ bool Analyser::on_conflict(const PgQuery__OnConflictClause &clause, Level &level
            walk(clause.where_clause, both);
 }
 
-bool Analyser::update(const PgQuery__UpdateStmt &statement, const Scope *parent,
-                      const CteScope *ctes, Place place, Outputs *out) {
-    CteScope own{ctes, {}};
+// What UPDATE and DELETE begin with: WITH, the target, what is joined to it, WHERE; pins found.
+template <typename Statement>
+bool Analyser::open_modify(const Statement &statement, Node **from, std::size_t from_count,
+                           CteScope &own, Scope &scope) {
+    Level &level = *scope.level;
     if (statement.with_clause != nullptr) {
-        if (!with(*statement.with_clause, parent, own)) return false;
-        ctes = &own;
+        if (!with(*statement.with_clause, scope.parent, own)) return false;
+        scope.ctes = &own;
     }
-    Level level;
-    Scope scope{parent, &level, ctes, {}};
     if (!target_table(*statement.relation, level, scope.items) ||
-        !from_clause(statement.from_clause, statement.n_from_clause, level, parent, ctes,
-                     scope.items))
+        !from_clause(from, from_count, level, scope.parent, scope.ctes, scope.items))
         return false;
     const Range all{0, static_cast<std::uint32_t>(level.relations.size())};
     if (statement.where_clause != nullptr)
@@ -238,6 +237,16 @@ bool Analyser::update(const PgQuery__UpdateStmt &statement, const Scope *parent,
     if (!pin_level(level)) return false;
     for (const Qualifier &qualifier : level.qualifiers)
         if (!walk(qualifier.expression, *qualifier.scope)) return false;
+    return true;
+}
+
+bool Analyser::update(const PgQuery__UpdateStmt &statement, const Scope *parent,
+                      const CteScope *ctes, Place place, Outputs *out) {
+    CteScope own{ctes, {}};
+    Level level;
+    Scope scope{parent, &level, ctes, {}};
+    if (!open_modify(statement, statement.from_clause, statement.n_from_clause, own, scope))
+        return false;
     const Relation &target = level.relations[0];
     const std::uint32_t index = target.table_index;
     std::vector<KeySource> keys;
@@ -255,22 +264,10 @@ bool Analyser::update(const PgQuery__UpdateStmt &statement, const Scope *parent,
 bool Analyser::remove(const PgQuery__DeleteStmt &statement, const Scope *parent,
                       const CteScope *ctes, Place place, Outputs *out) {
     CteScope own{ctes, {}};
-    if (statement.with_clause != nullptr) {
-        if (!with(*statement.with_clause, parent, own)) return false;
-        ctes = &own;
-    }
     Level level;
     Scope scope{parent, &level, ctes, {}};
-    if (!target_table(*statement.relation, level, scope.items) ||
-        !from_clause(statement.using_clause, statement.n_using_clause, level, parent, ctes,
-                     scope.items))
+    if (!open_modify(statement, statement.using_clause, statement.n_using_clause, own, scope))
         return false;
-    const Range all{0, static_cast<std::uint32_t>(level.relations.size())};
-    if (statement.where_clause != nullptr)
-        level.qualifiers.push_back({statement.where_clause, &scope, all, false});
-    if (!pin_level(level)) return false;
-    for (const Qualifier &qualifier : level.qualifiers)
-        if (!walk(qualifier.expression, *qualifier.scope)) return false;
     return check_pinned(level, place) &&
            targets(statement.returning_list, statement.n_returning_list, scope, *out);
 }

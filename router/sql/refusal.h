@@ -96,4 +96,18 @@ struct Refusal {
     return refusal;
 }
 
+/// An error that PostgreSQL itself would answer with: told in its words, without a code of ours.
+[[nodiscard]] inline Refusal postgres_error(std::string_view sqlstate, std::string message,
+                                            std::string hint = {}) {
+    Refusal refusal = make_refusal(Code::R31, std::move(message), std::move(hint));
+    refusal.sqlstate = sqlstate;
+    return refusal;
+}
+
+/// R30 before the first route table.
+[[nodiscard]] inline Refusal no_route_table() {
+    return make_refusal(Code::R30, "the router has no route table yet",
+                        "The catalog has not been reached, or nothing was published.");
+}
+
 }  // namespace interlock

@@ -26,11 +26,8 @@ namespace {
 
 po::options_description apply_flags() {
     po::options_description flags("Options", 100, 50);
-    flags.add_options()("catalog", po::value<std::string>()->value_name("CONNINFO"),
-                        "connection string of the catalog database; required here or in the file")(
-        "config,c", po::value<std::string>()->value_name("FILE"),
-        "configuration file, as for \"interlock serve\"; its section [catalog] is used")(
-        "plan", "print what would be done, and do nothing")(
+    add_catalog_flags(flags);
+    flags.add_options()("plan", "print what would be done, and do nothing")(
         "timeout", po::value<std::string>()->value_name("DURATION"),
         "connecting, or one short query (default: catalog.timeout, 5s)")(
         "lock-timeout", po::value<std::string>()->value_name("DURATION"),
@@ -48,31 +45,14 @@ struct Request {
 
 Request parse_request(const std::vector<std::string> &args) {
     const po::variables_map given = parse_flags(args, apply_flags());
-    Settings settings;
-    if (given.count("config")) read_settings_file(given["config"].as<std::string>(), settings);
-    apply_setting_flags(given, settings);  // --catalog
-    if (settings.catalog_conninfo.empty())
-        throw StartupError(
-            "no catalog is given",
-            "Use --catalog CONNINFO, or -c FILE with conninfo in section [catalog].");
+    const Settings settings = catalog_settings(given);
     Request request;
     request.catalog = settings.catalog_conninfo;
     request.plan_only = given.count("plan") != 0;
     request.timeouts.query = settings.catalog_timeout;
-    const auto duration = [&given](const char *flag, std::int64_t &value) {
-        const auto found = given.find(flag);
-        if (found == given.end()) return;
-        const auto parsed = parse_duration(found->second.as<std::string>());
-        constexpr std::int64_t longest = 7 * 24 * 3'600'000;
-        if (!parsed || *parsed < 1 || *parsed > longest)
-            throw StartupError(std::string("option \"--") + flag +
-                               "\" must be a duration from 1ms to 7d, not \"" +
-                               found->second.as<std::string>() + "\"");
-        value = *parsed;
-    };
-    duration("timeout", request.timeouts.query);
-    duration("lock-timeout", request.timeouts.lock);
-    duration("scan-timeout", request.timeouts.scan);
+    take_duration(given, "timeout", request.timeouts.query);
+    take_duration(given, "lock-timeout", request.timeouts.lock);
+    take_duration(given, "scan-timeout", request.timeouts.scan);
     return request;
 }
 

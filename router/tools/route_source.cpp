@@ -43,12 +43,9 @@ std::size_t characters(std::string_view text) {
 
 po::options_description judging_flags() {
     po::options_description flags("Options", 100, 50);
-    flags.add_options()("catalog", po::value<std::string>()->value_name("CONNINFO"),
-                        "connection string of the catalog database; required here or in the file")(
-        "config,c", po::value<std::string>()->value_name("FILE"),
-        "configuration file, as for \"interlock serve\"; its section [catalog] is used")(
-        "timeout", po::value<std::string>()->value_name("DURATION"),
-        "connecting, or one query (default: catalog.timeout, 5s)")(
+    add_catalog_flags(flags);
+    flags.add_options()("timeout", po::value<std::string>()->value_name("DURATION"),
+                        "connecting, or one query (default: catalog.timeout, 5s)")(
         "search-path", po::value<std::string>()->value_name("PATH"),
         "search_path the statements run under (default: \"$user\", public)")(
         "user", po::value<std::string>()->value_name("NAME"),
@@ -57,21 +54,9 @@ po::options_description judging_flags() {
 }
 
 std::shared_ptr<const RouteTable> read_route_table(const po::variables_map &given) {
-    Settings settings;
-    if (given.count("config")) read_settings_file(given["config"].as<std::string>(), settings);
-    apply_setting_flags(given, settings);  // --catalog
-    if (settings.catalog_conninfo.empty())
-        throw StartupError(
-            "no catalog is given",
-            "Use --catalog CONNINFO, or -c FILE with conninfo in section [catalog].");
+    const Settings settings = catalog_settings(given);
     std::int64_t timeout = settings.catalog_timeout;
-    if (given.count("timeout")) {
-        const auto parsed = parse_duration(given["timeout"].as<std::string>());
-        if (!parsed || *parsed < 1)
-            throw StartupError("option \"--timeout\" must be a duration, not \"" +
-                               given["timeout"].as<std::string>() + "\"");
-        timeout = *parsed;
-    }
+    take_duration(given, "timeout", timeout);
     ControlConnection catalog(settings.catalog_conninfo, "interlock explain", timeout);
     ControlTransaction transaction(catalog, "ISOLATION LEVEL REPEATABLE READ READ ONLY");
     const CatalogRows rows = read_catalog(catalog);

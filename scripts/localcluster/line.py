@@ -92,6 +92,7 @@ class Status:
     catalog: str
     catalog_error: str | None
     clients: int
+    buffered: int
     shards: dict
 
 
@@ -108,7 +109,8 @@ def parse_status(raw):
     rv, clients = int(known.pop("rv")), int(known.pop("clients"))
     rejected = text("rejected_rv")
     status = Status(raw, rv, None if rejected is None else int(rejected), text("rejected_why"),
-                    known.pop("catalog"), text("catalog_error"), clients, {})
+                    known.pop("catalog"), text("catalog_error"), clients,
+                    int(known.pop("buffered")), {})
     for name, counters in known.items():
         if not name.startswith("shard."):
             continue

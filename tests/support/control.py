@@ -4,8 +4,6 @@
 of the listener rests on what somebody believes PostgreSQL to do.
 """
 
-import pytest
-
 from .placement import keys_on
 
 # Keys of s0, where the control is. KEYS[0] is the usual one.
@@ -14,11 +12,6 @@ KEY = KEYS[0]
 
 # Codes the router may put a reason of its own behind; the SQLSTATE is PostgreSQL's.
 OWN_WORDS = {"25P02", "42601", "08P01", "0A000"}
-
-
-def still_wrong(why):
-    """Marks a test of something the router does not do yet; it fails when the router does, so that the mark goes."""
-    return pytest.mark.xfail(strict=True, reason=why)
 
 
 def comparable(message):

@@ -213,10 +213,11 @@ class LoginTest : public testing::Test {
         return opening;
     }
     /// What a client hears who sends these bytes and waits.
-    std::string told(const std::string &bytes) {
+    std::string told(const std::string &bytes, const std::string &first = "") {
         std::string heard;
         const Opening opening = open([&](Caller &caller) {
             caller.send(bytes);
+            EXPECT_EQ(caller.read(first.size()), first);
             heard = caller.fatal();
         });
         EXPECT_EQ(opening.kind, Opening::Kind::closed);

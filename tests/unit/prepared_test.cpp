@@ -21,6 +21,21 @@ TEST(PreparedRegistry, TheLeastRecentlyUsedGoesFirst) {
     EXPECT_EQ(prepared.size(), 3U);
 }
 
+TEST(PreparedRegistry, AResultIsOfOnePreparation) {
+    PreparedRegistry prepared;
+    (void)prepared.add(1, 2);
+    EXPECT_EQ(prepared.result(1), 0U);
+    prepared.set_result(1, 7);
+    prepared.set_result(2, 8);  // not prepared here
+    (void)prepared.add(2, 2);
+    EXPECT_EQ(prepared.result(1), 7U);
+    EXPECT_EQ(prepared.result(2), 0U);
+    prepared.remove(1);
+    EXPECT_EQ(prepared.result(1), 0U);
+    (void)prepared.add(1, 2);
+    EXPECT_EQ(prepared.result(1), 0U);
+}
+
 TEST(PreparedRegistry, ALowerLimitClosesSeveral) {
     PreparedRegistry prepared;
     for (const std::uint64_t id : {1, 2, 3, 4})
