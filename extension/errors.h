@@ -13,3 +13,9 @@
 #define ERRCODE_INTERLOCK_RESTORED_COPY MAKE_SQLSTATE('I', 'L', '1', '0', '4')
 /// TRUNCATE of a sharded table by a session that has not said it means it.
 #define ERRCODE_INTERLOCK_TRUNCATE MAKE_SQLSTATE('I', 'L', '1', '0', '5')
+/// Not a cursor of this keyset and scope: another's, an older declaration's, altered, cut.
+#define ERRCODE_INTERLOCK_BAD_CURSOR MAKE_SQLSTATE('I', 'L', '2', '0', '1')
+/// The page asked for is larger than the keyset allows.
+#define ERRCODE_INTERLOCK_PAGE_TOO_LARGE MAKE_SQLSTATE('I', 'L', '2', '0', '2')
+/// The sort columns do not end in a unique NOT NULL key.
+#define ERRCODE_INTERLOCK_NOT_TOTAL_ORDER MAKE_SQLSTATE('I', 'L', '2', '0', '5')

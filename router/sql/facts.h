@@ -6,8 +6,10 @@
 #pragma once
 
 #include "route/route_table.h"
+#include "sql/scatter.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -83,6 +85,9 @@ struct Facts {
     std::vector<std::string> relation_names;  ///< of sharded tables
     std::vector<std::string> function_names;
     std::vector<std::string> operator_names;
+
+    /// Not null: no key leads to one shard, all of them answer together.
+    std::shared_ptr<const Scatter> scatter;
 
     std::string name;
     std::string value;

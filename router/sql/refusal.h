@@ -13,30 +13,39 @@
 namespace interlock {
 
 enum class Code : std::uint8_t {
-    R01,  ///< syntax outside the profile
-    R02,  ///< malformed protocol frame
-    R10,  ///< no routable shard-key condition
-    R11,  ///< one statement touches several shards
-    R12,  ///< inside a transaction, routes to another shard
-    R13,  ///< data statement, or COMMIT, in a failed transaction block
-    R20,  ///< JOIN or several tables in FROM
-    R21,  ///< subquery, CTE, set operation
-    R22,  ///< semicolon or several statements
-    R23,  ///< comment
-    R24,  ///< DDL
-    R25,  ///< session- or transaction-level state
-    R26,  ///< unknown table or column
-    R27,  ///< wrong number or type of parameters
-    R28,  ///< a literal in the SQL
-    R29,  ///< update of the shard key
-    R30,  ///< shard unavailable, nothing was done: safe to retry
-    R31,  ///< the backend answered with an error
-    R32,  ///< a write or COMMIT was sent and the connection broke: outcome unknown
-    R33,  ///< no connection of the pool came free in time; nothing was sent
-    R34,  ///< too many wait for the pool, or too many clients; nothing was sent
-    R36,  ///< the statement ran longer than the router allows and was cancelled
-    R37,  ///< the answer is larger than the router allows
-    R40,  ///< BEGIN inside a transaction
+    R01,                  ///< syntax outside the profile
+    R02,                  ///< malformed protocol frame
+    R10,                  ///< no routable shard-key condition
+    R11,                  ///< one statement touches several shards
+    R12,                  ///< inside a transaction, routes to another shard
+    R13,                  ///< data statement, or COMMIT, in a failed transaction block
+    R20,                  ///< JOIN or several tables in FROM
+    R21,                  ///< subquery, CTE, set operation
+    R22,                  ///< semicolon or several statements
+    R23,                  ///< comment
+    R24,                  ///< DDL
+    R25,                  ///< session- or transaction-level state
+    R26,                  ///< unknown table or column
+    R27,                  ///< wrong number or type of parameters
+    R28,                  ///< a literal in the SQL
+    R29,                  ///< update of the shard key
+    R30,                  ///< shard unavailable, nothing was done: safe to retry
+    R31,                  ///< the backend answered with an error
+    R32,                  ///< a write or COMMIT was sent and the connection broke: outcome unknown
+    R33,                  ///< no connection of the pool came free in time; nothing was sent
+    R34,                  ///< too many wait for the pool, or too many clients; nothing was sent
+    R36,                  ///< the statement ran longer than the router allows and was cancelled
+    R37,                  ///< the answer is larger than the router allows
+    R40,                  ///< BEGIN inside a transaction
+    bad_cursor,           ///< not a cursor of this keyset and scope
+    page_too_large,       ///< more rows than the keyset allows
+    fanout_exceeded,      ///< more shards than the caller allows; nothing was sent
+    shard_timeout,        ///< a shard had not answered by the deadline
+    not_total_order,      ///< the order may leave rows with equal places, or did
+    scatter_not_allowed,  ///< would go to every shard, which nobody has allowed
+    scatter_unsupported,  ///< cannot be answered exactly from the shards' answers
+    shards_disagree,      ///< on a keyset, a collation, a column, or an answer was not sorted
+    row_budget,           ///< more rows or groups than the budget
 };
 
 struct CodeEntry {
@@ -70,6 +79,15 @@ struct CodeEntry {
     case Code::R36: return {"R36", "IL036"};
     case Code::R37: return {"R37", "IL037"};
     case Code::R40: return {"R40", "25001"};
+    case Code::bad_cursor: return {"BAD_CURSOR", "IL201"};
+    case Code::page_too_large: return {"PAGE_TOO_LARGE", "IL202"};
+    case Code::fanout_exceeded: return {"FANOUT_EXCEEDED", "IL203"};
+    case Code::shard_timeout: return {"SHARD_TIMEOUT", "IL204"};
+    case Code::not_total_order: return {"NOT_TOTAL_ORDER", "IL205"};
+    case Code::scatter_not_allowed: return {"SCATTER_NOT_ALLOWED", "IL206"};
+    case Code::scatter_unsupported: return {"SCATTER_UNSUPPORTED", "IL207"};
+    case Code::shards_disagree: return {"SHARDS_DISAGREE", "IL208"};
+    case Code::row_budget: return {"ROW_BUDGET", "IL209"};
     }
     return {"R31", "XX000"};
 }

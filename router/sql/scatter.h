@@ -1,0 +1,83 @@
+// What the analysis found out about a statement that all shards answer together.
+//
+// Each shard gets the client's own text with a few insertions (the ownership filter, hidden columns
+// at the end of the target list); the answers are merged by bytes the shards computed. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace interlock::sql {
+
+/// What is put in place of text[offset, offset + length) of the statement's text. Ascending, apart.
+struct TextEdit {
+    std::uint32_t offset = 0;
+    std::uint32_t length = 0;
+    std::string text;
+};
+
+/// A value that the router must know before it sends anything.
+struct ValueSource {
+    enum class From : std::uint8_t { absent, literal, parameter, null };
+    From from = From::absent;
+    std::uint32_t index = 0;  ///< literal of the shape, or parameter $(index + 1)
+};
+
+enum class ScatterKind : std::uint8_t {
+    keyset_page,  ///< SELECT ... FROM interlock.keyset_page(...): the keyset says how it is merged
+    ordered,      ///< SELECT ... ORDER BY ... LIMIT
+    aggregate,    ///< count, sum, min, max, avg, with or without GROUP BY
+};
+
+/// A column of an aggregate's answer, and what the shards add for it, hidden.
+struct PartialColumn {
+    enum class Kind : std::uint8_t {
+        group,    ///< equal in all rows of the group; no hidden column of its own
+        count,    ///< hidden: count
+        sum,      ///< hidden: sum
+        average,  ///< hidden: sum, count
+        min,      ///< hidden: sort key of the value
+        max,      ///< the same
+    };
+    Kind kind = Kind::group;
+    std::uint16_t hidden = 0;  ///< position of its first hidden column, among all columns
+};
+
+/// A column of keyset_page that the router rewrites where a shard is missing.
+struct PageColumns {
+    static constexpr std::uint16_t none = 0xFFFF;
+    bool all = false;  ///< SELECT *: found by name in RowDescription
+    std::vector<std::uint16_t> cursor, complete, missing_shards;  ///< positions in the target list
+    bool in_expressions = false;  ///< one of them is used otherwise: no partial pages
+};
+
+struct Scatter {
+    ScatterKind kind = ScatterKind::ordered;
+    std::vector<TextEdit> edits;
+    std::uint16_t hidden = 0;      ///< columns the edits append; the merge key is the first of them
+    std::uint32_t table = 0;       ///< position in RouteTable::tables
+    bool allowed_by_hint = false;  ///< /* interlock: scatter */ stood in front
+    bool partial_by_hint = false;  ///< /* interlock: partial */
+
+    // keyset_page
+    ValueSource keyset, before, page_size;
+    PageColumns page;
+
+    // ordered: LIMIT + OFFSET rows are fetched from each shard
+    ValueSource limit, offset;
+    /// Plain columns of the table among ORDER BY, in order: they must hold a unique NOT NULL key.
+    std::vector<std::string> order_columns;
+    bool text_order = false;  ///< the order may involve a collation: shards must agree on them
+
+    // aggregate: columns of the target list, in order; groups empty: one row
+    std::vector<PartialColumn> columns;
+    bool grouped = false;
+};
+
+/// The text for the shards.
+[[nodiscard]] std::string edited(std::string_view text, const std::vector<TextEdit> &edits);
+
+}  // namespace interlock::sql
