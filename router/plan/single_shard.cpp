@@ -349,6 +349,12 @@ class KeyReader {
 
 Result<std::optional<Target>, Refusal> plan(const sql::Facts &facts, const Values &values,
                                             const RouteTable &routes) {
+    if (facts.scatter != nullptr) {
+        // It has no keys, but no single shard will do.
+        if (facts.scatter->unless_allowed != nullptr) return *facts.scatter->unless_allowed;
+        return make_refusal(Code::scatter_unsupported, "the statement runs on all shards, which is "
+                                                       "not possible here");
+    }
     if (facts.keys.empty()) return std::optional<Target>();
     KeyReader reader(values, routes);
     for (const KeySource &source : facts.keys)

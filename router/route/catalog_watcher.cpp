@@ -62,12 +62,13 @@ CatalogRows read_catalog(ControlConnection &catalog) {
                                   "pg_catalog.quote_ident(d ->> 'schema_name') || '.' || "
                                   "pg_catalog.quote_ident(d ->> 'table_name'), "
                                   "(d ->> 'keyspace')::int, d ->> 'key_column', "
-                                  "COALESCE(d ->> 'version_column', '')",
+                                  "COALESCE(d ->> 'version_column', ''), "
+                                  "COALESCE(d ->> 'scatter', 'false')",
                                   "1");
     for (int i = 0; i < tables.size(); ++i)
         rows.tables.push_back({tables.int32(i, 0), tables.text(i, 1), tables.text(i, 2),
                                tables.text(i, 3), tables.int32(i, 4), tables.text(i, 5),
-                               tables.text(i, 6)});
+                               tables.text(i, 6), tables.view(i, 7) == "true"});
 
     const Rows columns = published("columns",
                                    "(d ->> 'table_id')::int, d ->> 'name', "

@@ -174,6 +174,7 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
             return format("table %s has no recorded column %s, its shard key", row.sql_name.c_str(),
                           row.key_column.c_str());
         entry.key_column = *key;
+        entry.scatter = row.scatter;
         const auto key_type = key_type_of_oid(entry.columns[*key].type_oid);
         if (!key_type || family_of(*key_type) != table->keyspaces[*keyspace_at].family)
             return format("the shard key of table %s is not of the type of keyspace %s",

@@ -52,6 +52,7 @@ struct Table {
     std::uint16_t key_column = 0;
     KeyType key_type = KeyType::int8;
     std::optional<std::uint16_t> version_column;
+    bool scatter = false;  ///< statements on all shards need no other permission
     std::vector<Column> columns;
 
     /// The column's position in `columns`.
@@ -84,6 +85,7 @@ struct CatalogRows {
         std::string schema, name, sql_name;
         std::int32_t keyspace_id;
         std::string key_column, version_column;  ///< version_column empty: none declared
+        bool scatter = false;
     };
     struct ColumnRow {
         std::int32_t table_id;

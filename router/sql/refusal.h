@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -100,6 +101,9 @@ struct Refusal {
     std::string hint;
     std::string sqlstate;  ///< of the backend (R31); empty: the code's own
     int position = 0;      ///< of the construct in the text, in characters from 1; 0: none
+    /// Of a R10: what is told in its place where the session allows scatters (interlock.scatter):
+    /// why the statement cannot be one. Null: nothing else.
+    std::shared_ptr<const Refusal> as_scatter;
 
     [[nodiscard]] std::string_view state() const {
         return sqlstate.empty() ? code_entry(code).sqlstate : std::string_view(sqlstate);

@@ -4,7 +4,10 @@
 // at the end of the target list); the answers are merged by bytes the shards computed. Pure.
 #pragma once
 
+#include "sql/refusal.h"
+
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,18 +15,23 @@
 
 namespace interlock::sql {
 
-/// What is put in place of text[offset, offset + length) of the statement's text. Ascending, apart.
+/// What is put in place of text[offset, offset + length) of the text that was analysed. Ascending,
+/// apart.
 struct TextEdit {
     std::uint32_t offset = 0;
     std::uint32_t length = 0;
     std::string text;
 };
 
-/// A value that the router must know before it sends anything.
+/// A value that the router must know before it sends anything: see plan/scatter_values.h.
 struct ValueSource {
     enum class From : std::uint8_t { absent, literal, parameter, null };
     From from = From::absent;
+    bool negative = false;  ///< of a number literal with a minus sign before it
+    bool typed = false;     ///< a parameter that stands elsewhere too, where it could take another
+                            ///< type: its binary form is read only if that is declared
     std::uint32_t index = 0;  ///< literal of the shape, or parameter $(index + 1)
+    std::uint32_t cast = 0;   ///< OID of the type it is cast to; 0: none
 };
 
 enum class ScatterKind : std::uint8_t {
@@ -46,12 +54,20 @@ struct PartialColumn {
     std::uint16_t hidden = 0;  ///< position of its first hidden column, among all columns
 };
 
-/// A column of keyset_page that the router rewrites where a shard is missing.
+/// The columns of keyset_page that the router rewrites where a shard is missing.
 struct PageColumns {
     static constexpr std::uint16_t none = 0xFFFF;
-    bool all = false;  ///< SELECT *: found by name in RowDescription
-    std::vector<std::uint16_t> cursor, complete, missing_shards;  ///< positions in the target list
+    /// Positions among the columns of the answer. Those from `open` on count (item).* as no column.
+    std::vector<std::uint16_t> cursor, complete, missing_shards;
+    std::uint16_t open = none;    ///< where (item).* stands, which may be of any width
+    std::uint16_t known = 0;      ///< columns of the answer, without (item).* and hidden ones
     bool in_expressions = false;  ///< one of them is used otherwise: no partial pages
+
+    /// Where a column is in an answer of `total` columns, hidden ones not counted.
+    [[nodiscard]] std::uint16_t place(std::uint16_t position, std::uint16_t total) const {
+        if (position < open || total < known) return position;
+        return static_cast<std::uint16_t>(position + (total - known));
+    }
 };
 
 struct Scatter {
@@ -60,19 +76,23 @@ struct Scatter {
     std::uint16_t hidden = 0;      ///< columns the edits append; the merge key is the first of them
     std::uint32_t table = 0;       ///< position in RouteTable::tables
     bool allowed_by_hint = false;  ///< /* interlock: scatter */ stood in front
-    bool partial_by_hint = false;  ///< /* interlock: partial */
+    bool allowed_by_table = false;  ///< the catalog allows it for the table (allow_scatter)
+    bool partial_by_hint = false;   ///< /* interlock: partial */
+    /// Null: the statement, or the catalog, allows it. Else what to answer unless the session does.
+    std::shared_ptr<const Refusal> unless_allowed;
 
     // keyset_page
     ValueSource keyset, before, page_size;
     PageColumns page;
 
-    // ordered: LIMIT + OFFSET rows are fetched from each shard
+    // ordered: LIMIT + OFFSET rows are fetched from each shard. aggregate: the same of groups, and
+    // LIMIT may be absent or NULL
     ValueSource limit, offset;
     /// Plain columns of the table among ORDER BY, in order: they must hold a unique NOT NULL key.
     std::vector<std::string> order_columns;
     bool text_order = false;  ///< the order may involve a collation: shards must agree on them
 
-    // aggregate: columns of the target list, in order; groups empty: one row
+    // aggregate: columns of the target list, in order; not grouped: one row
     std::vector<PartialColumn> columns;
     bool grouped = false;
 };
