@@ -4,16 +4,17 @@
 //     16 )
 //
 // without padding; one spelling each. The MAC is HMAC-SHA256 (RFC 2104, FIPS 180-4), cut to 16
-// bytes, over all before it. Key id 0: unsigned, only for keysets that say so. A cursor is no
-// authorisation.
+// bytes, over all before it. Key id 0: unsigned, only for keysets that say so; its MAC is by a key
+// of zero bytes, against accidents only. A cursor is no authorisation.
 #pragma once
 
+#include "cursor_format.h"
 #include "pg.h"
 #include "sort_value.h"
 
 namespace interlock {
 
-inline constexpr int digest_size = 8;
+using cursor_format::digest_size;
 
 /// SHA-256 of `length` bytes, cut to digest_size.
 void make_digest(const char *bytes, std::size_t length, unsigned char digest[digest_size]);
@@ -31,6 +32,7 @@ struct CursorWriter {
     void *key_state = nullptr;  ///< palloc'd in the context current at open_cursor_writer()
     unsigned char key_id = 0;
 };
+/// Raises 55000 where cursors are to be signed and no key is valid.
 void open_cursor_writer(CursorWriter *writer, const CursorBinding &binding);
 
 /// The cursor of the row with these sort values: a palloc'd text.
@@ -42,6 +44,9 @@ text *write_cursor(CursorWriter *writer, const SortColumn *columns, int count, c
 /// cursor.
 void read_cursor(const text *cursor, const CursorBinding &binding, const SortColumn *columns,
                  int count, Datum *values, bool *isnull);
+
+/// The error of read_cursor(), for other reasons not to take a cursor.
+[[noreturn]] void refuse_cursor();
 
 /// For support staff: what can be said of a cursor without its keyset. False if it is none.
 struct CursorParts {

@@ -7,6 +7,8 @@ GRANT EXECUTE ON FUNCTION
     interlock.bucket_of(text, anyelement),
     interlock.owns(text, anyelement),
     interlock.greet(integer),
+    interlock.sort_key(anyelement, boolean, boolean),
+    interlock.collation_fingerprint(),
     -- The guard runs as the person who writes; making a partition copies its triggers.
     interlock.refuse_write(text, anyelement),
     interlock.refuse_write(text, anyelement, anyelement),
