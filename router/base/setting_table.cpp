@@ -28,12 +28,13 @@ struct Section {
     std::string_view title;
 };
 
-constexpr std::array<Section, 7> sections{{
+constexpr std::array<Section, 8> sections{{
     {"catalog", "Catalog, where the route table is read from"},
     {"line", "Line protocol listener"},
     {"pg", "PostgreSQL listener"},
     {"backend", "Connections to the shards"},
     {"pool", "Pool of connections, per shard"},
+    {"scatter", "Statements that all shards answer together"},
     {"limits", "Limits of the process"},
     {"log", "Log"},
 }};
@@ -41,7 +42,7 @@ constexpr std::array<Section, 7> sections{{
 using enum SettingKind;
 using S = Settings;
 
-const std::array<SettingSpec, 40> table{{
+const std::array<SettingSpec, 44> table{{
     {"catalog", "conninfo", conninfo, &S::catalog_conninfo, 0, 0, true,
      "connection string of the catalog database, as libpq reads it; required"},
     {"catalog", "poll_interval", duration, &S::catalog_poll_interval, 10, hour, false,
@@ -118,6 +119,15 @@ const std::array<SettingSpec, 40> table{{
      "one attempt to connect, greeting included"},
     {"pool", "statement_timeout", duration, &S::statement_timeout, 1, day, false,
      "one statement; a longer one is cancelled"},
+
+    {"scatter", "max_fan_out", count, &S::scatter_max_fan_out, 1, 1000, false,
+     "shards of one statement at most"},
+    {"scatter", "max_rows", count, &S::scatter_max_rows, 1, 1'000'000, false,
+     "rows fetched from each shard at most: a page, or LIMIT and OFFSET together"},
+    {"scatter", "max_groups", count, &S::scatter_max_groups, 1, 1'000'000, false,
+     "groups of an aggregate at most"},
+    {"scatter", "timeout", duration, &S::scatter_timeout, 1, day, false,
+     "how long the shards together may take, waiting for connections included"},
 
     {"limits", "max_result_bytes", bytes, &S::max_result_bytes, 256, gigabyte, false,
      "one answer of the line listener at most (the other one streams)"},

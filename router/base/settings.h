@@ -61,6 +61,13 @@ struct Settings {
     std::int64_t connect_timeout = 5000;     ///< one connection attempt, greeting included
     std::int64_t statement_timeout = 60000;  ///< one statement; then cancelled, R36
 
+    // [scatter]  (statements that all shards answer together)
+    std::size_t scatter_max_fan_out = 64;  ///< shards of one statement
+    std::size_t scatter_max_rows = 10000;  ///< rows fetched from each shard: a page, LIMIT + OFFSET
+    std::size_t scatter_max_groups = 10000;  ///< groups of an aggregate
+    std::int64_t scatter_timeout =
+        5000;  ///< for all shards together; the client's time not counted
+
     // [limits]
     std::size_t max_result_bytes = 4 << 20;  ///< an answer in lines; more is R37
     /// requests begun and answers not yet taken, over all clients; more is R37, R34 or 53200

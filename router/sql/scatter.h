@@ -70,6 +70,16 @@ struct PageColumns {
     }
 };
 
+/// Where the keyset's default page size is put into the text: text[offset, offset + length) becomes
+/// before + number + after. Shards must stop exactly where the router cuts, so what a shard would
+/// take by itself is never left to it.
+struct DefaultPage {
+    bool needed = false;  ///< the page size is absent, NULL, or a parameter that may be NULL
+    std::uint32_t offset = 0;
+    std::uint32_t length = 0;
+    std::string before, after;
+};
+
 struct Scatter {
     ScatterKind kind = ScatterKind::ordered;
     std::vector<TextEdit> edits;
@@ -83,6 +93,7 @@ struct Scatter {
 
     // keyset_page
     ValueSource keyset, before, page_size;
+    DefaultPage default_page;  ///< not among `edits`, and apart from them
     PageColumns page;
 
     // ordered: LIMIT + OFFSET rows are fetched from each shard. aggregate: the same of groups, and
