@@ -131,6 +131,11 @@ void append_text_key(Oid collation, const char *bytes, int length, StringInfo ou
                     errhint("Sort by the column COLLATE \"C\", or by an ICU collation.")));
 }
 
+bool is_nondeterministic(Oid collation) {
+    require_collation(collation);
+    return !get_collation_isdeterministic(collation);
+}
+
 void describe_collation(Oid collation, StringInfo out) {
     require_collation(collation);
     if (lc_collate_is_c(collation))

@@ -13,6 +13,9 @@ const char *why_no_text_key(Oid collation);
 /// text. Raises 0A000 where why_no_text_key() says why.
 void append_text_key(Oid collation, const char *bytes, int length, StringInfo out);
 
+/// Whether texts of different bytes may be equal.
+bool is_nondeterministic(Oid collation);
+
 /// Appends provider, locale, actual version and kind of the collation; not its name.
 void describe_collation(Oid collation, StringInfo out);
 

@@ -3,6 +3,7 @@
 // called with unchecked bytes.
 #include "pg.h"
 
+#include "collation.h"
 #include "enum_order.h"
 #include "interval_span.h"
 #include "numeric_parts.h"
@@ -260,6 +261,15 @@ bool get_value(const SortColumn &column, StringInfo in, Datum *value) {
 void append_cursor_value(const SortColumn &column, Datum value, bool isnull, StringInfo out) {
     appendStringInfoChar(out, isnull ? null : not_null);
     if (!isnull) put_value(out, column, value);
+}
+
+void append_identity(const SortColumn &column, Datum value, bool isnull, StringInfo out) {
+    if (!isnull && is_text_type(column.base) && is_nondeterministic(column.collation)) {
+        appendStringInfoChar(out, not_null);
+        append_sort_key(column, value, false, out);
+    } else {
+        append_cursor_value(column, value, isnull, out);
+    }
 }
 
 bool read_cursor_value(const SortColumn &column, StringInfo in, Datum *value, bool *isnull) {

@@ -3,7 +3,8 @@
 //
 // Two values are equal to PostgreSQL exactly if their sort keys are the same bytes, and exactly if
 // their canonical forms are: numeric scale, char padding, -0, and intervals like '24:00' and
-// '1 day' are one value each.
+// '1 day' are one value each. The exception is text under a nondeterministic collation, of which no
+// representative can be made: its canonical form is the text itself.
 #pragma once
 
 #include "pg.h"
@@ -43,6 +44,10 @@ Datum canonical_value(const SortColumn &column, Datum value);
 /// A canonical value as bytes of a cursor (length-prefixed where its size varies; an enum by its
 /// label), NULL included.
 void append_cursor_value(const SortColumn &column, Datum value, bool isnull, StringInfo out);
+
+/// Appends bytes that are the same exactly if the values are equal: what a scope is told by.
+/// Self-delimiting; nothing reads them back.
+void append_identity(const SortColumn &column, Datum value, bool isnull, StringInfo out);
 
 /// Reads what append_cursor_value() wrote. False, never an error, for anything else: too short, out
 /// of range, not canonical, text not valid in the encoding, no such label.
