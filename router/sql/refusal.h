@@ -103,7 +103,7 @@ struct Refusal {
     int position = 0;      ///< of the construct in the text, in characters from 1; 0: none
     /// Of a R10: what is told in its place where the session allows scatters (interlock.scatter):
     /// why the statement cannot be one. Null: nothing else.
-    std::shared_ptr<const Refusal> as_scatter;
+    std::shared_ptr<const Refusal> as_scatter = nullptr;
 
     [[nodiscard]] std::string_view state() const {
         return sqlstate.empty() ? code_entry(code).sqlstate : std::string_view(sqlstate);
