@@ -122,32 +122,56 @@ void append_sort_key(const SortColumn &column, Datum value, bool isnull, StringI
 
 using namespace interlock;
 
+namespace {
+
+// What a call's first argument is, worked out once for all rows.
+SortColumn *column_of_call(FunctionCallInfo fcinfo) {
+    if (fcinfo->flinfo->fn_extra != nullptr)
+        return static_cast<SortColumn *>(fcinfo->flinfo->fn_extra);
+    SortColumn resolved = {};
+    resolved.type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+    resolved.collation = PG_GET_COLLATION();
+    if (!resolve_sort_type(&resolved))
+        ereport(ERROR,
+                (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                 errmsg("type %s has no sort key",
+                        OidIsValid(resolved.type) ? format_type_be(resolved.type) : "unknown")));
+    SortColumn *column =
+        static_cast<SortColumn *>(MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(SortColumn)));
+    *column = resolved;
+    fcinfo->flinfo->fn_extra = column;
+    return column;
+}
+
+Datum key_of_call(FunctionCallInfo fcinfo, const SortColumn &column) {
+    StringInfoData key;
+    initStringInfo(&key);
+    appendStringInfoSpaces(&key, VARHDRSZ);
+    const bool isnull = PG_ARGISNULL(0);
+    append_sort_key(column, isnull ? 0 : PG_GETARG_DATUM(0), isnull, &key);
+    SET_VARSIZE(key.data, key.len);
+    PG_RETURN_BYTEA_P(key.data);
+}
+
+}  // namespace
+
 /// sort_key(value anyelement, descending boolean, nulls_first boolean) returns bytea
 INTERLOCK_FUNCTION(interlock_sort_key) {
-    SortColumn *column = static_cast<SortColumn *>(fcinfo->flinfo->fn_extra);
-    if (column == nullptr) {
-        SortColumn resolved = {};
-        resolved.type = get_fn_expr_argtype(fcinfo->flinfo, 0);
-        resolved.collation = PG_GET_COLLATION();
-        if (!resolve_sort_type(&resolved))
-            ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
-                            errmsg("type %s has no sort key", OidIsValid(resolved.type)
-                                                                  ? format_type_be(resolved.type)
-                                                                  : "unknown")));
-        column = static_cast<SortColumn *>(
-            MemoryContextAlloc(fcinfo->flinfo->fn_mcxt, sizeof(SortColumn)));
-        *column = resolved;
-        fcinfo->flinfo->fn_extra = column;
-    }
+    SortColumn *column = column_of_call(fcinfo);
     if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
         ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
                         errmsg("direction and place of nulls must not be null")));
     column->descending = PG_GETARG_BOOL(1);
     column->nulls_first = PG_GETARG_BOOL(2);
-    StringInfoData key;
-    initStringInfo(&key);
-    appendStringInfoSpaces(&key, VARHDRSZ);
-    append_sort_key(*column, PG_ARGISNULL(0) ? 0 : PG_GETARG_DATUM(0), PG_ARGISNULL(0), &key);
-    SET_VARSIZE(key.data, key.len);
-    PG_RETURN_BYTEA_P(key.data);
+    return key_of_call(fcinfo, *column);
+}
+
+/// group_key(value anyelement) returns bytea: the same bytes for equal values. Their order matters
+/// only in that it is one, so text needs no order of its collation: where that is deterministic,
+/// equal texts are the same bytes.
+INTERLOCK_FUNCTION(interlock_group_key) {
+    SortColumn *column = column_of_call(fcinfo);
+    if (OidIsValid(column->collation) && !is_nondeterministic(column->collation))
+        column->collation = C_COLLATION_OID;
+    return key_of_call(fcinfo, *column);
 }

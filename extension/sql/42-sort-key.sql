@@ -5,6 +5,11 @@ LANGUAGE C IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'interlock_sort_key';
 COMMENT ON FUNCTION interlock.sort_key(anyelement, boolean, boolean) IS
     'bytes that sort as ORDER BY sorts the values; keys of several expressions are put together with ||';
 
+CREATE FUNCTION interlock.group_key(value anyelement) RETURNS bytea
+LANGUAGE C IMMUTABLE PARALLEL SAFE AS 'MODULE_PATHNAME', 'interlock_group_key';
+COMMENT ON FUNCTION interlock.group_key(anyelement) IS
+    'bytes that are the same exactly for equal values, NULLs among them, under any collation; in some order';
+
 -- By to_jsonb(), because the catalogs' columns have other names from release to release.
 CREATE FUNCTION interlock.collation_fingerprint() RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp

@@ -8,6 +8,7 @@ GRANT EXECUTE ON FUNCTION
     interlock.owns(text, anyelement),
     interlock.greet(integer),
     interlock.sort_key(anyelement, boolean, boolean),
+    interlock.group_key(anyelement),
     interlock.collation_fingerprint(),
     -- The guard runs as the person who writes; making a partition copies its triggers.
     interlock.refuse_write(text, anyelement),
