@@ -6,9 +6,7 @@
 
 namespace interlock {
 
-namespace {
-
-[[noreturn]] void refuse_restored_copy(const Ownership &ownership) {
+void refuse_restored_copy(const Ownership &ownership) {
     ereport(
         ERROR,
         (errcode(ERRCODE_INTERLOCK_RESTORED_COPY),
@@ -18,6 +16,8 @@ namespace {
                  "interlock.adopt_shard().")));
     pg_unreachable();
 }
+
+namespace {
 
 [[noreturn]] void refuse_bucket(const Ownership &ownership, const Keyspace *keyspace,
                                 std::int32_t bucket) {

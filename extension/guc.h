@@ -10,6 +10,13 @@ extern int route_version;
 /// interlock.allow_truncate: the session means its TRUNCATE of sharded tables.
 extern bool allow_truncate;
 
+/// interlock.scatter, interlock.partial_pages, interlock.max_fan_out, interlock.page_timeout: what
+/// a session allows the router to do. A shard checks the values and does nothing by them.
+extern bool scatter;
+extern bool partial_pages;
+extern int max_fan_out;
+extern int page_timeout;
+
 /// Defines the settings and reserves their prefix. Once per process.
 void define();
 

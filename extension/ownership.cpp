@@ -23,7 +23,7 @@ constexpr int catalog_keyspace_name = 2, catalog_keyspace_key_type = 3,
               catalog_keyspace_buckets = 5;
 constexpr int state_keyspace = 1, state_bucket = 2, state_state = 3, state_peer = 4,
               state_route_version = 5, state_until = 6;
-constexpr int guarded_relid = 1;
+constexpr int guarded_relid = 1, guarded_keyspace = 2, guarded_key_column = 3;
 
 enum Table { identity, local_keyspace, bucket_state, guarded_table, catalog_keyspace, table_count };
 constexpr const char *table_names[table_count] = {"shard_identity", "local_keyspace",
@@ -158,8 +158,10 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                                 [&](const Datum *values, const bool *) {
                                     fresh->guarded =
                                         extend(fresh->guarded, fresh->guarded_count, context);
-                                    fresh->guarded[fresh->guarded_count++] =
-                                        DatumGetObjectId(values[guarded_relid - 1]);
+                                    fresh->guarded[fresh->guarded_count++] = {
+                                        DatumGetObjectId(values[guarded_relid - 1]),
+                                        text_copy(values[guarded_keyspace - 1], context),
+                                        text_copy(values[guarded_key_column - 1], context)};
                                 });
     return there;
 }
@@ -239,10 +241,10 @@ BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {
     return details;
 }
 
-bool is_guarded(const Ownership &ownership, Oid relid) {
+const GuardedTable *guarding(const Ownership &ownership, Oid relid) {
     for (int i = 0; i < ownership.guarded_count; ++i)
-        if (ownership.guarded[i] == relid) return true;
-    if (ownership.guarded_count == 0) return false;
+        if (ownership.guarded[i].relid == relid) return &ownership.guarded[i];
+    if (ownership.guarded_count == 0) return nullptr;
 
     // Up the inheritance tree, which is shallow; a partition has one parent, a child may have
     // several.
@@ -261,8 +263,8 @@ bool is_guarded(const Ownership &ownership, Oid relid) {
     systable_endscan(scan);
     table_close(inherits, AccessShareLock);
     for (int i = 0; i < parent_count; ++i)
-        if (is_guarded(ownership, parents[i])) return true;
-    return false;
+        if (const GuardedTable *found = guarding(ownership, parents[i])) return found;
+    return nullptr;
 }
 
 Oid extension_owner() {

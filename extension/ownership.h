@@ -31,6 +31,13 @@ inline std::string_view name_of(const Keyspace &keyspace) {
     return {keyspace.name, keyspace.name_length};
 }
 
+/// A table given to shard_table().
+struct GuardedTable {
+    Oid relid;
+    const char *keyspace;
+    const char *key_column;
+};
+
 struct Ownership {
     bool installed;  ///< the extension exists in this database
     bool is_shard;   ///< shard_identity has its row
@@ -41,7 +48,7 @@ struct Ownership {
     const char *shard;  ///< nullptr unless is_shard
     Keyspace *keyspaces;
     int keyspace_count;
-    Oid *guarded;  ///< tables given to shard_table()
+    GuardedTable *guarded;
     int guarded_count;
     std::uint64_t generation;  ///< differs after each rebuild: pointers into an older one are dead
 };
@@ -84,9 +91,16 @@ struct BucketDetails {
 /// Reads the row again (newest snapshot); all-empty when there is none.
 BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket);
 
-/// True when `relid` was given to shard_table() or descends (partition, child) from a table that
-/// was.
-bool is_guarded(const Ownership &ownership, Oid relid);
+/// The entry of `relid`, or of the table it descends from (partition, child), among the tables
+/// given to shard_table(); nullptr if there is none.
+const GuardedTable *guarding(const Ownership &ownership, Oid relid);
+
+inline bool is_guarded(const Ownership &ownership, Oid relid) {
+    return guarding(ownership, relid) != nullptr;
+}
+
+/// Raises IL104: this database is a copy of a shard.
+[[noreturn]] void refuse_restored_copy(const Ownership &ownership);
 
 /// Owner of the extension's tables. Valid while the extension is installed.
 Oid extension_owner();

@@ -1,4 +1,4 @@
-// hash_key(), bucket_of(), owns(): placement as SQL sees it.
+// hash_key(), bucket_of(), owns(), owned(): placement as SQL sees it.
 #include "pg.h"
 
 #include "errors.h"
@@ -61,6 +61,19 @@ INTERLOCK_FUNCTION(interlock_owns) {
     const Place found = place(fcinfo, ownership);
     PG_RETURN_BOOL(ownership.is_shard && !ownership.restored && found.keyspace->states != nullptr &&
                    found.keyspace->states[found.bucket] == BucketState::owned);
+}
+
+/// owned(keyspace text, key anyelement) returns boolean
+INTERLOCK_FUNCTION(interlock_owned) {
+    // The newest state as the statement's first row is looked at; and what messages the session
+    // takes while it runs.
+    GuardCache *cache = guard_cache(fcinfo->flinfo);
+    const Ownership &ownership = cache->calls++ == 0 ? current_ownership() : known_ownership();
+    if (unlikely(ownership.restored)) refuse_restored_copy(ownership);
+    const Place found = place(fcinfo, ownership);
+    if (!ownership.is_shard || found.keyspace->states == nullptr) PG_RETURN_BOOL(false);
+    const BucketState state = found.keyspace->states[found.bucket];
+    PG_RETURN_BOOL(state == BucketState::owned || state == BucketState::fenced);
 }
 
 /// key_family(type oid) returns text: NULL when the type cannot be a shard key

@@ -48,13 +48,18 @@ BEGIN
          USING pg_event_trigger_dropped_objects() d
          WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.objid = g.relid;
     END IF;
+    IF EXISTS (SELECT FROM interlock.keyset) THEN
+        DELETE FROM interlock.keyset k
+         USING pg_event_trigger_dropped_objects() d
+         WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.objid = k.relid;
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION interlock.on_drop() IS 'event trigger: forgets guarded tables that are dropped';
+COMMENT ON FUNCTION interlock.on_drop() IS 'event trigger: forgets guarded tables that are dropped, and keysets of dropped tables';
 
 CREATE EVENT TRIGGER interlock_on_ddl ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'ALTER TABLE', 'ALTER FOREIGN TABLE', 'CREATE SCHEMA')
     EXECUTE FUNCTION interlock.on_ddl();
 COMMENT ON EVENT TRIGGER interlock_on_ddl IS 'keeps the guard on partitions and children of guarded tables, and on no others';
 CREATE EVENT TRIGGER interlock_on_drop ON sql_drop EXECUTE FUNCTION interlock.on_drop();
-COMMENT ON EVENT TRIGGER interlock_on_drop IS 'forgets guarded tables that are dropped';
+COMMENT ON EVENT TRIGGER interlock_on_drop IS 'forgets guarded tables that are dropped, and keysets of dropped tables';

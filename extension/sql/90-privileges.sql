@@ -6,7 +6,13 @@ GRANT EXECUTE ON FUNCTION
     interlock.hash_key(anyelement),
     interlock.bucket_of(text, anyelement),
     interlock.owns(text, anyelement),
+    interlock.owned(text, anyelement),
     interlock.greet(integer),
+    -- Pages are read with the caller's own privileges on the table.
+    interlock.keyset_page(text, anyelement, jsonb, text, text, integer),
+    interlock.keyset_cursor(text, anyelement),
+    interlock.keyset_predicate(text, jsonb, text, text, integer, text),
+    interlock.keyset_state(text),
     interlock.sort_key(anyelement, boolean, boolean),
     interlock.group_key(anyelement),
     interlock.collation_fingerprint(),
@@ -16,3 +22,5 @@ GRANT EXECUTE ON FUNCTION
     interlock.guard(),
     interlock.guard_truncate()
 TO PUBLIC;
+-- The router asks with the client's own login.
+GRANT SELECT ON interlock.keysets TO PUBLIC;

@@ -1,0 +1,162 @@
+// Which indexes make an order total, and which serve its pages.
+#include "pg.h"
+
+#include "errors.h"
+#include "keyset.h"
+
+namespace interlock {
+
+namespace {
+
+bool is_whole(Relation index) {
+    return heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr) &&
+           heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, nullptr);
+}
+
+// Whether key column `position` of the index compares as ORDER BY does.
+bool compares_as_order(Relation index, int position, const SortColumn &sort) {
+    const Oid standard = GetDefaultOpClass(sort.base, BTREE_AM_OID);
+    return OidIsValid(standard) && index->rd_opfamily[position] == get_opclass_family(standard);
+}
+
+int find_attribute(const KeysetColumn *columns, int count, AttrNumber attribute) {
+    for (int i = 0; i < count; ++i)
+        if (columns[i].attribute == attribute) return i;
+    return -1;
+}
+
+// Whether at most one row of a scope has the same values in the order's columns, by this index.
+bool makes_total(Relation index, const Keyset &keyset) {
+    const Form_pg_index form = index->rd_index;
+    if (!form->indisunique || !form->indisvalid || !form->indimmediate || !is_whole(index) ||
+        index->rd_rel->relam != BTREE_AM_OID)
+        return false;
+    const KeysetDeclaration &declaration = keyset.declaration;
+    for (int i = 0; i < form->indnkeyatts; ++i) {
+        const AttrNumber attribute = form->indkey.values[i];
+        // A scope's columns have one value each, never NULL.
+        int found = find_attribute(keyset.scope, declaration.scope_count, attribute);
+        if (found >= 0 && compares_as_order(index, i, keyset.scope_sort[found])) continue;
+        found = find_attribute(keyset.order, declaration.order_count, attribute);
+        if (found < 0 || keyset.order_sort[found].nullable ||
+            !compares_as_order(index, i, keyset.order_sort[found]))
+            return false;
+    }
+    return true;
+}
+
+// Whether the index holds each scope in the declared order, or wholly in the reverse of it. Where
+// a column has no NULLs their place does not matter, but a statement has to say it as the index
+// does for the planner to see it.
+bool serves(Relation index, const Keyset &keyset, bool *nulls_first) {
+    const Form_pg_index form = index->rd_index;
+    const KeysetDeclaration &declaration = keyset.declaration;
+    const int scope_count = declaration.scope_count, order_count = declaration.order_count;
+    if (!form->indisvalid || !is_whole(index) || index->rd_rel->relam != BTREE_AM_OID ||
+        form->indnkeyatts < scope_count + order_count)
+        return false;
+    std::uint32_t seen = 0;
+    for (int i = 0; i < scope_count; ++i) {
+        const int found = find_attribute(keyset.scope, scope_count, form->indkey.values[i]);
+        if (found < 0 || (seen & (1U << found)) != 0 ||
+            !compares_as_order(index, i, keyset.scope_sort[found]) ||
+            index->rd_indcollation[i] != keyset.scope_sort[found].collation)
+            return false;
+        seen |= 1U << found;
+    }
+    bool reversed = false;
+    for (int i = 0; i < order_count; ++i) {
+        const int position = scope_count + i;
+        const SortColumn &sort = keyset.order_sort[i];
+        if (form->indkey.values[position] != keyset.order[i].attribute ||
+            !compares_as_order(index, position, sort) ||
+            index->rd_indcollation[position] != sort.collation)
+            return false;
+        const std::int16_t option = index->rd_indoption[position];
+        const bool descending = (option & INDOPTION_DESC) != 0;
+        if (i == 0) reversed = descending != sort.descending;
+        if ((descending != sort.descending) != reversed) return false;
+        nulls_first[i] = ((option & INDOPTION_NULLS_FIRST) != 0) != reversed;
+        if (sort.nullable && nulls_first[i] != sort.nulls_first) return false;
+    }
+    return true;
+}
+
+const char *comma_list(const KeysetColumn *columns, int count) {
+    StringInfoData list;
+    initStringInfo(&list);
+    for (int i = 0; i < count; ++i)
+        appendStringInfo(&list, "%s%s", i > 0 ? ", " : "", columns[i].quoted);
+    return list.data;
+}
+
+// "End the order with the columns of the primary key: ...", where there is one.
+const char *total_order_hint(Relation table) {
+    const Oid primary = RelationGetPrimaryKeyIndex(table);
+    if (!OidIsValid(primary)) return "Give the table a primary key, and end the order with it.";
+    StringInfoData hint;
+    initStringInfo(&hint);
+    appendStringInfoString(&hint, "End the order with the columns of the primary key:");
+    Relation index = index_open(primary, AccessShareLock);
+    for (int i = 0; i < index->rd_index->indnkeyatts; ++i) {
+        const AttrNumber attribute = index->rd_index->indkey.values[i];
+        appendStringInfo(&hint, "%s %s", i > 0 ? "," : "",
+                         quote_identifier(NameStr(
+                             TupleDescAttr(RelationGetDescr(table), attribute - 1)->attname)));
+    }
+    index_close(index, AccessShareLock);
+    appendStringInfoChar(&hint, '.');
+    return hint.data;
+}
+
+}  // namespace
+
+const char *create_index_text(const Keyset &keyset) {
+    const KeysetDeclaration &declaration = keyset.declaration;
+    StringInfoData text;
+    initStringInfo(&text);
+    appendStringInfo(&text, "CREATE INDEX ON %s (", keyset.table);
+    if (declaration.scope_count > 0)
+        appendStringInfo(&text, "%s, ", comma_list(keyset.scope, declaration.scope_count));
+    for (int i = 0; i < declaration.order_count; ++i) {
+        const SortColumn &sort = keyset.order_sort[i];
+        appendStringInfo(&text, "%s%s", i > 0 ? ", " : "", keyset.order[i].quoted);
+        if (OidIsValid(keyset.order[i].explicit_collation))
+            appendStringInfo(&text, " COLLATE %s",
+                             collation_text(keyset.order[i].explicit_collation));
+        if (sort.descending) appendStringInfoString(&text, " DESC");
+        if (sort.nullable && sort.nulls_first != sort.descending)
+            appendStringInfoString(&text, sort.nulls_first ? " NULLS FIRST" : " NULLS LAST");
+    }
+    appendStringInfoString(&text, ")");
+    return text.data;
+}
+
+bool look_at_indexes(Relation table, Keyset *keyset, Problem *problem) {
+    const KeysetDeclaration &declaration = keyset->declaration;
+    bool total = false, served = false;
+    bool nulls_first[max_keyset_columns];
+    List *indexes = RelationGetIndexList(table);
+    ListCell *cell;
+    foreach (cell, indexes) {
+        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+        total = total || makes_total(index, *keyset);
+        if (!served && serves(index, *keyset, nulls_first)) {
+            served = true;
+            for (int i = 0; i < declaration.order_count; ++i)
+                keyset->order[i].sql_nulls_first = nulls_first[i];
+        }
+        index_close(index, AccessShareLock);
+    }
+    list_free(indexes);
+    if (!served) keyset->missing_index = create_index_text(*keyset);
+    if (total) return true;
+    *problem = {ERRCODE_INTERLOCK_NOT_TOTAL_ORDER,
+                psprintf("order of keyset \"%s\" is not total", declaration.name),
+                psprintf("No valid, immediate unique index over NOT NULL columns lies within (%s).",
+                         comma_list(keyset->order, declaration.order_count)),
+                total_order_hint(table)};
+    return false;
+}
+
+}  // namespace interlock

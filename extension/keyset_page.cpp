@@ -1,0 +1,234 @@
+// keyset_page(): one page of a keyset, with a cursor and a sort key for each row.
+//
+// The page's ranges are read one after another, each from its own place in the index, under the one
+// snapshot of the calling statement, until the page is full.
+#include "pg.h"
+
+extern "C" {
+#include "access/detoast.h"
+#include "nodes/params.h"
+#include "tcop/dest.h"
+#include "utils/datum.h"
+#include "utils/tuplestore.h"
+}
+
+#include "errors.h"
+#include "keyset.h"
+#include "keyset_plans.h"
+
+namespace interlock {
+
+namespace {
+
+enum Column { item, cursor, sort_key, complete, missing_shards, column_count };
+
+struct PageRow {
+    Datum item, cursor, sort_key;
+};
+
+// Takes the rows from the executor, in the order of the scan.
+struct PageWriter {
+    DestReceiver receiver;  // first: the executor knows no more of it
+    const Keyset *keyset;
+    CursorWriter cursors;
+    Tuplestorestate *store;
+    TupleDesc description;
+    MemoryContext row_context;   // reset with every row
+    MemoryContext page_context;  // lives as long as the page is made
+    StringInfoData sort_key;     // with a varlena header
+    Datum no_shards;
+    PageRow *reversed;  // a page before a cursor: rows so far; nullptr otherwise
+    int room;
+    int count;
+};
+
+Datum no_shards_value() {
+    return PointerGetDatum(construct_empty_array(TEXTOID));
+}
+
+void put_row(PageWriter *writer, const PageRow &row) {
+    Datum values[column_count];
+    bool nulls[column_count] = {};
+    values[item] = row.item;
+    values[cursor] = row.cursor;
+    values[sort_key] = row.sort_key;
+    nulls[sort_key] = row.sort_key == static_cast<Datum>(0);
+    values[complete] = BoolGetDatum(true);
+    values[missing_shards] = writer->no_shards;
+    tuplestore_putvalues(writer->store, writer->description, values, nulls);
+}
+
+void start(DestReceiver *self, int, TupleDesc description) {
+    const Keyset &keyset = *reinterpret_cast<PageWriter *>(self)->keyset;
+    bool fits = description->natts == keyset.declaration.order_count + 1 &&
+                TupleDescAttr(description, 0)->atttypid == keyset.row_type;
+    for (int i = 0; fits && i < keyset.declaration.order_count; ++i)
+        fits = TupleDescAttr(description, i + 1)->atttypid == keyset.order_sort[i].type;
+    if (!fits) elog(ERROR, "table of keyset \"%s\" has changed", keyset.declaration.name);
+}
+
+bool take(TupleTableSlot *slot, DestReceiver *self) {
+    PageWriter *writer = reinterpret_cast<PageWriter *>(self);
+    const Keyset &keyset = *writer->keyset;
+    const int count = keyset.declaration.order_count;
+    MemoryContext old = MemoryContextSwitchTo(writer->row_context);
+    slot_getallattrs(slot);
+    Datum values[max_keyset_columns];
+    const bool *nulls = slot->tts_isnull + 1;
+    for (int i = 0; i < count; ++i) {
+        values[i] = slot->tts_values[i + 1];
+        // What is stored out of line or compressed is fetched once, for the cursor and the key.
+        if (!nulls[i] && TupleDescAttr(slot->tts_tupleDescriptor, i + 1)->attlen == -1)
+            values[i] = PointerGetDatum(PG_DETOAST_DATUM_PACKED(values[i]));
+    }
+    PageRow row = {
+        slot->tts_values[0],
+        PointerGetDatum(write_cursor(&writer->cursors, keyset.order_sort, count, values, nulls)),
+        static_cast<Datum>(0)};
+    if (keyset.mergeable) {
+        StringInfo key = &writer->sort_key;
+        key->len = VARHDRSZ + digest_size;
+        for (int i = 0; i < count; ++i)
+            append_sort_key(keyset.order_sort[i], values[i], nulls[i], key);
+        SET_VARSIZE(key->data, key->len);
+        row.sort_key = PointerGetDatum(key->data);
+    }
+    if (writer->reversed == nullptr) {
+        put_row(writer, row);
+    } else {
+        MemoryContextSwitchTo(writer->page_context);
+        if (writer->count == writer->room) {
+            writer->room *= 2;
+            writer->reversed = static_cast<PageRow *>(repalloc_huge(
+                writer->reversed, sizeof(PageRow) * static_cast<std::size_t>(writer->room)));
+        }
+        row.item = datumCopy(row.item, false, -1);
+        row.cursor = datumCopy(row.cursor, false, -1);
+        if (keyset.mergeable) row.sort_key = datumCopy(row.sort_key, false, -1);
+        writer->reversed[writer->count] = row;
+    }
+    ++writer->count;
+    MemoryContextSwitchTo(old);
+    MemoryContextReset(writer->row_context);
+    return true;
+}
+
+void nothing(DestReceiver *) {}
+
+void open_writer(PageWriter *writer, const Keyset &keyset, const Scope &scope, bool backward,
+                 std::int32_t page_size) {
+    writer->receiver.receiveSlot = take;
+    writer->receiver.rStartup = start;
+    writer->receiver.rShutdown = nothing;
+    writer->receiver.rDestroy = nothing;
+    writer->receiver.mydest = DestTuplestore;
+    writer->keyset = &keyset;
+    writer->page_context = CurrentMemoryContext;
+    writer->row_context =
+        AllocSetContextCreate(CurrentMemoryContext, "interlock page row", ALLOCSET_DEFAULT_SIZES);
+    open_cursor_writer(&writer->cursors, binding_of(keyset, scope));
+    initStringInfo(&writer->sort_key);
+    enlargeStringInfo(&writer->sort_key, VARHDRSZ + digest_size);
+    std::memcpy(writer->sort_key.data + VARHDRSZ, keyset.digest, digest_size);
+    writer->no_shards = no_shards_value();
+    if (!backward) return;
+    writer->room = Min(page_size, 64);
+    writer->reversed =
+        static_cast<PageRow *>(palloc(sizeof(PageRow) * static_cast<std::size_t>(writer->room)));
+}
+
+// Materialize mode, without the look-ups of get_call_result_type(): the keyset knows the row.
+void open_result(ReturnSetInfo *result, const Keyset &keyset, PageWriter *writer) {
+    MemoryContext old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+    writer->description = CreateTupleDescCopy(keyset.page_description);
+    writer->store = tuplestore_begin_heap((result->allowedModes & SFRM_Materialize_Random) != 0,
+                                          false, work_mem);
+    MemoryContextSwitchTo(old);
+    result->returnMode = SFRM_Materialize;
+    result->setResult = writer->store;
+    result->setDesc = writer->description;
+}
+
+ParamListInfo parameters(const Keyset &keyset, const Scope &scope, const Place &place) {
+    const int scope_count = keyset.declaration.scope_count;
+    const int order_count = keyset.declaration.order_count;
+    ParamListInfo list = makeParamList(scope_count + order_count);
+    for (int i = 0; i < scope_count; ++i)
+        list->params[i] = {scope.values[i], false, PARAM_FLAG_CONST, keyset.scope_sort[i].base};
+    for (int i = 0; i < order_count; ++i)
+        list->params[scope_count + i] = {place.values[i], place.nulls[i], PARAM_FLAG_CONST,
+                                         keyset.order_sort[i].base};
+    return list;
+}
+
+void read_page(Keyset *keyset, const Scope &scope, const Place &place, bool backward,
+               std::int32_t page_size, PageWriter *writer) {
+    if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
+    PlanSet *set = plans_for(keyset, backward, place.given, place.null_mask, page_size);
+    SPIExecuteOptions options = {};
+    options.params = parameters(*keyset, scope, place);
+    options.read_only = true;
+    options.dest = &writer->receiver;
+    for (int i = 0; i < set->count && writer->count < page_size; ++i) {
+        options.tcount = static_cast<uint64>(page_size - writer->count);
+        const int result = SPI_execute_plan_extended(plan_of_range(keyset, set, i), &options);
+        if (result < 0)
+            elog(ERROR, "SPI_execute_plan_extended failed: %s", SPI_result_code_string(result));
+    }
+    SPI_finish();
+}
+
+std::int32_t page_size_of(FunctionCallInfo fcinfo, int argument, const KeysetDeclaration &keyset) {
+    if (PG_ARGISNULL(argument)) return keyset.default_page;
+    const std::int32_t size = PG_GETARG_INT32(argument);
+    if (size < 1)
+        ereport(ERROR,
+                (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("page_size must be at least 1")));
+    if (size > keyset.max_page)
+        ereport(ERROR,
+                (errcode(ERRCODE_INTERLOCK_PAGE_TOO_LARGE),
+                 errmsg("page of %d rows is larger than keyset \"%s\" allows", size, keyset.name),
+                 errdetail("Its largest page has %d rows.", keyset.max_page)));
+    return size;
+}
+
+}  // namespace
+
+}  // namespace interlock
+
+using namespace interlock;
+
+/// keyset_page(keyset text, row_type anyelement, scope jsonb, after text, before text,
+///             page_size integer)
+/// returns table (item anyelement, cursor text, sort_key bytea, complete boolean,
+///                missing_shards text[])
+INTERLOCK_FUNCTION(interlock_keyset_page) {
+    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    if (result == nullptr || !IsA(result, ReturnSetInfo) ||
+        (result->allowedModes & SFRM_Materialize) == 0)
+        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("a page is a set of rows, which cannot be returned here")));
+    if (PG_ARGISNULL(0))
+        ereport(ERROR,
+                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("keyset must not be null")));
+    Keyset *keyset = use_keyset(PG_GETARG_TEXT_PP(0));
+    require_row_type(*keyset, get_fn_expr_argtype(fcinfo->flinfo, 1));
+    const std::int32_t page_size = page_size_of(fcinfo, 5, keyset->declaration);
+    Scope scope;
+    read_scope(*keyset,
+               PG_ARGISNULL(2) ? nullptr : reinterpret_cast<struct varlena *>(PG_GETARG_POINTER(2)),
+               &scope);
+    Place place;
+    bool backward;
+    read_place(*keyset, scope, PG_ARGISNULL(3) ? nullptr : PG_GETARG_TEXT_PP(3),
+               PG_ARGISNULL(4) ? nullptr : PG_GETARG_TEXT_PP(4), &place, &backward);
+
+    PageWriter writer = {};
+    open_result(result, *keyset, &writer);
+    open_writer(&writer, *keyset, scope, backward, page_size);
+    read_page(keyset, scope, place, backward, page_size, &writer);
+    if (backward)
+        for (int i = writer.count - 1; i >= 0; --i)
+            put_row(&writer, writer.reversed[i]);
+    return static_cast<Datum>(0);
+}

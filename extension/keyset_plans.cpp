@@ -1,0 +1,126 @@
+#include "pg.h"
+
+#include "keyset_plans.h"
+
+namespace interlock {
+
+namespace {
+
+// NULLs in many columns make many sets; an application uses few.
+constexpr int most_sets = 64;
+
+// The planner has to see how little is asked for, or it sorts; so the limit is in the text, rounded
+// up, and the executor is told the exact number.
+std::int32_t limit_class(std::int32_t page_size) {
+    for (std::int32_t limit : {100, 1000, 10000})
+        if (page_size <= limit) return limit;
+    return 0;
+}
+
+void free_set(PlanSet *set) {
+    for (int i = 0; i < set->count; ++i)
+        if (set->plans[i] != nullptr) SPI_freeplan(set->plans[i]);
+    pfree(set->ranges);
+    pfree(set->plans);
+    pfree(set);
+}
+
+PagePlans *page_plans(Keyset *keyset) {
+    if (keyset->plans != nullptr) return keyset->plans;
+    const KeysetDeclaration &declaration = keyset->declaration;
+    PagePlans *plans =
+        static_cast<PagePlans *>(MemoryContextAllocZero(keyset->context, sizeof(PagePlans)));
+    plans->types = static_cast<Oid *>(MemoryContextAlloc(
+        keyset->context,
+        sizeof(Oid) * static_cast<std::size_t>(declaration.scope_count + declaration.order_count)));
+    for (int i = 0; i < declaration.scope_count; ++i)
+        plans->types[i] = keyset->scope_sort[i].base;
+    for (int i = 0; i < declaration.order_count; ++i)
+        plans->types[declaration.scope_count + i] = keyset->order_sort[i].base;
+    return keyset->plans = plans;
+}
+
+const char *range_query(const Keyset &keyset, const PlanSet &set, const Range &range) {
+    const KeysetDeclaration &declaration = keyset.declaration;
+    int scope_numbers[max_keyset_columns], order_numbers[max_keyset_columns];
+    for (int i = 0; i < declaration.scope_count; ++i)
+        scope_numbers[i] = i + 1;
+    for (int i = 0; i < declaration.order_count; ++i)
+        order_numbers[i] = declaration.scope_count + i + 1;
+    const ParameterStyle style = {keyset.row_alias, scope_numbers, order_numbers, false};
+    StringInfoData query;
+    initStringInfo(&query);
+    appendStringInfo(&query, "SELECT %s", keyset.row_alias);
+    for (int i = 0; i < declaration.order_count; ++i) {
+        appendStringInfoString(&query, ", ");
+        append_column(&query, style, keyset.order[i]);
+    }
+    appendStringInfo(&query, " FROM %s AS %s WHERE ", keyset.table, keyset.row_alias);
+    if (append_scope_condition(&query, keyset, style)) appendStringInfoString(&query, " AND ");
+    append_range_condition(&query, keyset, style, range, set.backward, set.null_mask);
+    appendStringInfoString(&query, " ORDER BY ");
+    append_order_by(&query, keyset, style, set.backward);
+    if (set.limit > 0) appendStringInfo(&query, " LIMIT %d", set.limit);
+    return query.data;
+}
+
+}  // namespace
+
+PlanSet *plans_for(Keyset *keyset, bool backward, bool has_cursor, std::uint32_t null_mask,
+                   std::int32_t page_size) {
+    PagePlans *plans = page_plans(keyset);
+    const std::int32_t limit = limit_class(page_size);
+    for (PlanSet *set = plans->first; set != nullptr; set = set->next)
+        if (set->backward == backward && set->has_cursor == has_cursor &&
+            set->null_mask == null_mask && set->limit == limit)
+            return set;
+    // Only this call's pin: nobody is running one of them.
+    if (plans->count >= most_sets && keyset->pins <= 1)
+        free_plans(keyset), plans = page_plans(keyset);
+    Range ranges[max_ranges];
+    const int count = list_ranges(*keyset, backward, has_cursor, null_mask, ranges);
+    const std::size_t room = static_cast<std::size_t>(count + 1);
+    MemoryContext old = MemoryContextSwitchTo(keyset->context);
+    PlanSet *set = static_cast<PlanSet *>(palloc0(sizeof(PlanSet)));
+    set->ranges = static_cast<Range *>(palloc0(sizeof(Range) * room));
+    set->plans = static_cast<SPIPlanPtr *>(palloc0(sizeof(SPIPlanPtr) * room));
+    MemoryContextSwitchTo(old);
+    set->backward = backward;
+    set->has_cursor = has_cursor;
+    set->null_mask = null_mask;
+    set->limit = limit;
+    set->count = count;
+    for (int i = 0; i < count; ++i)
+        set->ranges[i] = ranges[i];
+    set->next = plans->first;
+    plans->first = set;
+    ++plans->count;
+    return set;
+}
+
+SPIPlanPtr plan_of_range(Keyset *keyset, PlanSet *set, int range) {
+    if (likely(set->plans[range] != nullptr)) return set->plans[range];
+    const KeysetDeclaration &declaration = keyset->declaration;
+    // One plan for all values: what is best for one merchant's page is best for every merchant's.
+    SPIPlanPtr plan = SPI_prepare_cursor(range_query(*keyset, *set, set->ranges[range]),
+                                         declaration.scope_count + declaration.order_count,
+                                         keyset->plans->types, CURSOR_OPT_GENERIC_PLAN);
+    if (plan == nullptr)
+        elog(ERROR, "SPI_prepare_cursor failed: %s", SPI_result_code_string(SPI_result));
+    if (SPI_keepplan(plan) != 0) elog(ERROR, "SPI_keepplan failed");
+    return set->plans[range] = plan;
+}
+
+void free_plans(Keyset *keyset) {
+    if (keyset->plans == nullptr) return;
+    for (PlanSet *set = keyset->plans->first; set != nullptr;) {
+        PlanSet *next = set->next;
+        free_set(set);
+        set = next;
+    }
+    pfree(keyset->plans->types);
+    pfree(keyset->plans);
+    keyset->plans = nullptr;
+}
+
+}  // namespace interlock

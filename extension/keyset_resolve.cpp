@@ -1,0 +1,307 @@
+// A declaration against its table: every check, and all that pages need to know.
+#include "pg.h"
+
+#include "errors.h"
+#include "keyset.h"
+#include "ownership.h"
+
+namespace interlock {
+
+void raise(const Problem &problem) {
+    ereport(ERROR, (errcode(problem.sqlstate), errmsg_internal("%s", problem.message),
+                    problem.detail != nullptr ? errdetail_internal("%s", problem.detail) : 0,
+                    problem.hint != nullptr ? errhint("%s", problem.hint) : 0));
+    pg_unreachable();
+}
+
+namespace {
+
+bool fail(Problem *problem, int sqlstate, const char *message, const char *detail = nullptr,
+          const char *hint = nullptr) {
+    *problem = {sqlstate, message, detail, hint};
+    return false;
+}
+
+bool check_table(Relation table, const char *keyset, Problem *problem) {
+    const Form_pg_class form = table->rd_rel;
+    const char *name = RelationGetRelationName(table);
+    if (form->relkind != RELKIND_RELATION && form->relkind != RELKIND_PARTITIONED_TABLE)
+        return fail(problem, ERRCODE_WRONG_OBJECT_TYPE, psprintf("\"%s\" is not a table", name),
+                    "Only ordinary and partitioned tables have keysets.");
+    if (form->relpersistence == RELPERSISTENCE_TEMP || IsCatalogRelation(table) ||
+        form->relnamespace == get_namespace_oid("interlock", true))
+        return fail(problem, ERRCODE_WRONG_OBJECT_TYPE,
+                    psprintf("table \"%s\" cannot have a keyset", name),
+                    "It is temporary, or belongs to the system.");
+    // A unique index of the parent says nothing of the children's rows.
+    if (form->relkind == RELKIND_RELATION && form->relhassubclass &&
+        find_inheritance_children(RelationGetRelid(table), NoLock) != NIL)
+        return fail(problem, ERRCODE_INTERLOCK_NOT_TOTAL_ORDER,
+                    psprintf("order of keyset \"%s\" is not total", keyset),
+                    psprintf("Table \"%s\" has inheritance children, and no index is unique over "
+                             "their rows and its own.",
+                             name),
+                    "Use a partitioned table.");
+    return true;
+}
+
+AttrNumber column_of(TupleDesc description, const char *name) {
+    for (int i = 0; i < description->natts; ++i) {
+        const Form_pg_attribute attribute = TupleDescAttr(description, i);
+        if (!attribute->attisdropped && std::strcmp(NameStr(attribute->attname), name) == 0)
+            return attribute->attnum;
+    }
+    return InvalidAttrNumber;
+}
+
+bool check_collation(const char *keyset, const char *column, Oid own, Oid given, SortColumn *sort,
+                     Problem *problem) {
+    sort->collation = OidIsValid(given) ? given : own;
+    if (OidIsValid(given) && !OidIsValid(own))
+        return fail(problem, ERRCODE_DATATYPE_MISMATCH,
+                    psprintf("column \"%s\" of keyset \"%s\" has no collation", column, keyset),
+                    psprintf("Its type is %s.", format_type_be(sort->type)));
+    if (!OidIsValid(sort->collation)) return true;
+    if (!SearchSysCacheExists1(COLLOID, ObjectIdGetDatum(sort->collation)))
+        return fail(
+            problem, ERRCODE_UNDEFINED_OBJECT,
+            psprintf("collation of column \"%s\" of keyset \"%s\" does not exist", column, keyset),
+            nullptr, "Declare the keyset again.");
+    if (!get_collation_isdeterministic(sort->collation))
+        return fail(problem, ERRCODE_FEATURE_NOT_SUPPORTED,
+                    psprintf("column \"%s\" of keyset \"%s\" has nondeterministic collation \"%s\"",
+                             column, keyset, get_collation_name(sort->collation)),
+                    "Values that it calls equal have no single spelling in a cursor.",
+                    "Write COLLATE and a deterministic collation after the column.");
+    return true;
+}
+
+bool resolve_column(Relation table, const char *keyset, const char *name, Oid given,
+                    KeysetColumn *column, SortColumn *sort, Problem *problem) {
+    TupleDesc description = RelationGetDescr(table);
+    column->attribute = column_of(description, name);
+    if (column->attribute == InvalidAttrNumber)
+        return fail(problem, ERRCODE_UNDEFINED_COLUMN,
+                    psprintf("column \"%s\" of keyset \"%s\" does not exist in table \"%s\"", name,
+                             keyset, RelationGetRelationName(table)));
+    const Form_pg_attribute attribute = TupleDescAttr(description, column->attribute - 1);
+    column->name = pstrdup(name);
+    column->quoted = quote_identifier(column->name);
+    sort->type = attribute->atttypid;
+    sort->nullable = !attribute->attnotnull;
+    if (!resolve_sort_type(sort))
+        return fail(problem, ERRCODE_DATATYPE_MISMATCH,
+                    psprintf("column \"%s\" of keyset \"%s\" is of type %s, which keysets do not "
+                             "support",
+                             name, keyset, format_type_be(sort->type)),
+                    "Scope and order are made of integers, numeric, floats, boolean, text, "
+                    "character, bytea, uuid, date, time, timestamps, interval and enums, and of "
+                    "domains over these.");
+    if (!check_collation(keyset, name, attribute->attcollation, given, sort, problem)) return false;
+    column->explicit_collation =
+        sort->collation == attribute->attcollation ? InvalidOid : sort->collation;
+    getTypeInputInfo(sort->base, &column->input, &column->input_parameter);
+    return true;
+}
+
+bool resolve_columns(Relation table, Keyset *keyset, Problem *problem) {
+    const KeysetDeclaration &declaration = keyset->declaration;
+    const std::size_t scope_count = static_cast<std::size_t>(declaration.scope_count);
+    const std::size_t order_count = static_cast<std::size_t>(declaration.order_count);
+    keyset->scope = static_cast<KeysetColumn *>(palloc0(sizeof(KeysetColumn) * (scope_count + 1)));
+    keyset->scope_sort = static_cast<SortColumn *>(palloc0(sizeof(SortColumn) * (scope_count + 1)));
+    keyset->order = static_cast<KeysetColumn *>(palloc0(sizeof(KeysetColumn) * order_count));
+    keyset->order_sort = static_cast<SortColumn *>(palloc0(sizeof(SortColumn) * order_count));
+    for (int i = 0; i < declaration.scope_count; ++i)
+        if (!resolve_column(table, declaration.name, declaration.scope[i], InvalidOid,
+                            &keyset->scope[i], &keyset->scope_sort[i], problem))
+            return false;
+    for (int i = 0; i < declaration.order_count; ++i) {
+        const OrderItem &item = declaration.order[i];
+        SortColumn *sort = &keyset->order_sort[i];
+        sort->descending = item.descending;
+        sort->nulls_first = item.nulls_first;
+        if (!resolve_column(table, declaration.name, item.column, item.collation, &keyset->order[i],
+                            sort, problem))
+            return false;
+        keyset->order[i].sql_nulls_first = item.nulls_first;
+    }
+    return true;
+}
+
+// Whether rows are merged across shards, and whether their collations allow it.
+bool resolve_scatter(Keyset *keyset, Problem *problem) {
+    const KeysetDeclaration &declaration = keyset->declaration;
+    const Ownership &ownership = current_ownership();
+    const GuardedTable *guarded = guarding(ownership, declaration.relid);
+    keyset->ownership_generation = ownership.generation;
+    keyset->is_shard = ownership.is_shard;
+    if (guarded != nullptr) {
+        keyset->keyspace = pstrdup(guarded->keyspace);
+        keyset->key_column = pstrdup(guarded->key_column);
+    }
+    keyset->scatter =
+        declaration.scatter == ScatterRule::yes || (declaration.scatter == ScatterRule::as_table &&
+                                                    (guarded != nullptr || ownership.is_shard));
+    keyset->mergeable = true;
+    for (int i = 0; i < declaration.order_count; ++i) {
+        const char *obstacle = collation_problem(keyset->order_sort[i]);
+        if (obstacle == nullptr) continue;
+        keyset->mergeable = false;
+        if (keyset->scatter)
+            return fail(
+                problem, ERRCODE_FEATURE_NOT_SUPPORTED,
+                psprintf("column \"%s\" of keyset \"%s\" cannot be merged across shards",
+                         keyset->order[i].name, declaration.name),
+                obstacle,
+                psprintf("Write %s COLLATE \"C\" in the order, or use an ICU collation; or declare "
+                         "the keyset with scatter => false.",
+                         keyset->order[i].quoted));
+    }
+    return true;
+}
+
+void append_string(StringInfo out, const char *string) {
+    const std::uint32_t length = pg_hton32(static_cast<std::uint32_t>(std::strlen(string)));
+    appendBinaryStringInfo(out, reinterpret_cast<const char *>(&length), sizeof(length));
+    appendStringInfoString(out, string);
+}
+
+// Everything that decides which rows a cursor has behind it, and nothing that differs between two
+// databases with the same declaration (as OIDs do).
+void digest_keyset(Relation table, Keyset *keyset) {
+    constexpr const char *format = "interlock keyset 1";
+    const KeysetDeclaration &declaration = keyset->declaration;
+    StringInfoData bytes, order;
+    initStringInfo(&bytes);
+    append_string(&bytes, format);
+    append_string(&bytes, declaration.name);
+    append_string(&bytes, get_namespace_name(RelationGetNamespace(table)));
+    append_string(&bytes, RelationGetRelationName(table));
+    append_string(&bytes, declaration.is_signed ? "signed" : "unsigned");
+    append_string(&bytes, psprintf("%d", declaration.scope_count));
+    for (int i = 0; i < declaration.scope_count; ++i) {
+        append_string(&bytes, keyset->scope[i].name);
+        append_string(&bytes, format_type_be_qualified(keyset->scope_sort[i].base));
+    }
+    append_string(&bytes, psprintf("%d", declaration.order_count));
+    for (int i = 0; i < declaration.order_count; ++i) {
+        const SortColumn &sort = keyset->order_sort[i];
+        append_string(&bytes, keyset->order[i].name);
+        append_string(&bytes, sort.descending ? "desc" : "asc");
+        append_string(&bytes, sort.nulls_first ? "first" : "last");
+        initStringInfo(&order);
+        describe_order(sort, &order);
+        append_string(&bytes, order.data);
+    }
+    make_digest(bytes.data, static_cast<std::size_t>(bytes.len), keyset->digest);
+}
+
+// One row comparison covers adjacent columns of one direction without NULLs.
+void divide_into_segments(Keyset *keyset) {
+    const int count = keyset->declaration.order_count;
+    keyset->segments =
+        static_cast<Segment *>(palloc(sizeof(Segment) * static_cast<std::size_t>(count)));
+    for (int i = 0; i < count; ++i) {
+        const SortColumn &sort = keyset->order_sort[i];
+        if (i > 0 && !sort.nullable && !keyset->order_sort[i - 1].nullable &&
+            sort.descending == keyset->order_sort[i - 1].descending)
+            ++keyset->segments[keyset->segment_count - 1].count;
+        else
+            keyset->segments[keyset->segment_count++] = {i, 1};
+    }
+}
+
+const char *free_alias(Relation table) {
+    char *alias = pstrdup("page_row");
+    while (column_of(RelationGetDescr(table), alias) != InvalidAttrNumber)
+        alias = psprintf("%s_", alias);
+    return alias;
+}
+
+void describe_page(Keyset *keyset) {
+    TupleDesc description = CreateTemplateTupleDesc(5);
+    TupleDescInitEntry(description, 1, "item", keyset->row_type, -1, 0);
+    TupleDescInitEntry(description, 2, "cursor", TEXTOID, -1, 0);
+    TupleDescInitEntry(description, 3, "sort_key", BYTEAOID, -1, 0);
+    TupleDescInitEntry(description, 4, "complete", BOOLOID, -1, 0);
+    TupleDescInitEntry(description, 5, "missing_shards", TEXTARRAYOID, -1, 0);
+    keyset->page_description = BlessTupleDesc(description);
+}
+
+void copy_declaration(const KeysetDeclaration &from, KeysetDeclaration *to) {
+    *to = from;
+    to->name = pstrdup(from.name);
+    to->scope = static_cast<const char **>(
+        palloc0(sizeof(char *) * static_cast<std::size_t>(from.scope_count + 1)));
+    for (int i = 0; i < from.scope_count; ++i)
+        to->scope[i] = pstrdup(from.scope[i]);
+    to->order = static_cast<OrderItem *>(
+        palloc0(sizeof(OrderItem) * static_cast<std::size_t>(from.order_count)));
+    for (int i = 0; i < from.order_count; ++i) {
+        to->order[i] = from.order[i];
+        to->order[i].column = pstrdup(from.order[i].column);
+    }
+}
+
+// What messages of the system caches the keyset depends on.
+void note_dependencies(Relation table, Keyset *keyset) {
+    const KeysetDeclaration &declaration = keyset->declaration;
+    keyset->namespace_hash =
+        GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(RelationGetNamespace(table)));
+    keyset->type_hashes = static_cast<std::uint32_t *>(
+        palloc(sizeof(std::uint32_t) * 2 *
+               static_cast<std::size_t>(declaration.scope_count + declaration.order_count)));
+    const auto note = [keyset](const SortColumn &sort) {
+        for (Oid type : {sort.type, sort.base})
+            if (type >= FirstNormalObjectId)
+                keyset->type_hashes[keyset->type_hash_count++] =
+                    GetSysCacheHashValue1(TYPEOID, ObjectIdGetDatum(type));
+        keyset->has_enum = keyset->has_enum || type_is_enum(sort.base);
+    };
+    for (int i = 0; i < declaration.scope_count; ++i)
+        note(keyset->scope_sort[i]);
+    for (int i = 0; i < declaration.order_count; ++i)
+        note(keyset->order_sort[i]);
+}
+
+bool resolve_in(Relation table, Keyset *keyset, Problem *problem) {
+    if (!check_table(table, keyset->declaration.name, problem)) return false;
+    keyset->row_type = table->rd_rel->reltype;
+    keyset->table = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)),
+                                               RelationGetRelationName(table));
+    keyset->row_alias = free_alias(table);
+    if (!resolve_columns(table, keyset, problem) || !resolve_scatter(keyset, problem) ||
+        !look_at_indexes(table, keyset, problem))
+        return false;
+    divide_into_segments(keyset);
+    describe_page(keyset);
+    note_dependencies(table, keyset);
+    digest_keyset(table, keyset);
+    return true;
+}
+
+}  // namespace
+
+Keyset *resolve_keyset(const KeysetDeclaration &declaration, Problem *problem) {
+    MemoryContext context =
+        AllocSetContextCreate(CurrentMemoryContext, "interlock keyset", ALLOCSET_SMALL_SIZES);
+    MemoryContext old = MemoryContextSwitchTo(context);
+    Keyset *keyset = static_cast<Keyset *>(palloc0(sizeof(Keyset)));
+    keyset->context = context;
+    copy_declaration(declaration, &keyset->declaration);
+    Relation table = try_relation_open(declaration.relid, AccessShareLock);
+    bool resolved;
+    if (table == nullptr) {
+        resolved = fail(problem, ERRCODE_UNDEFINED_TABLE,
+                        psprintf("table of keyset \"%s\" does not exist", declaration.name));
+    } else {
+        resolved = resolve_in(table, keyset, problem);
+        relation_close(table, AccessShareLock);
+    }
+    MemoryContextSwitchTo(old);
+    // A problem's strings are in the context: it goes with the caller's.
+    return resolved ? keyset : nullptr;
+}
+
+}  // namespace interlock
