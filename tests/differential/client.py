@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 
-REFUSAL = re.compile(r"^R\d\d: ")
+REFUSAL = re.compile(r"^(R\d\d|[A-Z]+(?:_[A-Z]+)+): ")
 
 
 class Gone(Exception):
@@ -31,8 +31,9 @@ class Error:
 
     @property
     def refusal(self):
-        """The router's code (R10), or None for an error of the server's."""
-        return self.message[:3] if REFUSAL.match(self.message) else None
+        """The router's code (R10, ROW_BUDGET), or None for an error of the server's."""
+        found = REFUSAL.match(self.message)
+        return found.group(1) if found else None
 
     def __str__(self):
         more = "".join(f"; {name}: {text}" for name, text in (("DETAIL", self.detail), ("HINT", self.hint)) if text)
