@@ -14,6 +14,7 @@ from localcluster.owner import instance_owner
 from support import template
 from support.cluster import Cluster
 from support.drivers import Drivers
+from support.order_cluster import OrdersCluster
 from support.postgres import Postgres
 from support.router import BINARY
 from support.shop import Shops
@@ -101,6 +102,35 @@ def cluster(module_cluster):
     module_cluster.load_accounts()
     yield module_cluster
     module_cluster.end_test()
+
+
+@pytest.fixture(scope="session")
+def session_orders(owner, new_folder, router_binary):
+    """Three shards with the orders of support/orders.py, up once for all tests that only read them."""
+    cluster = OrdersCluster(new_folder("orders"), owner)
+    try:
+        yield cluster.up()
+    finally:
+        cluster.down()
+        remove(cluster.base)
+
+
+@pytest.fixture
+def orders(session_orders):
+    """That cluster. A test that changes rows takes `changed_orders`."""
+    if session_orders.router.process.poll() is not None:
+        session_orders.router.start()
+    yield session_orders
+    session_orders.end_test()
+
+
+@pytest.fixture
+def changed_orders(orders):
+    """As `orders`; the rows are put back afterwards."""
+    yield orders
+    for item in [*orders.clients, *orders.connections]:
+        item.close()
+    orders.load()
 
 
 @pytest.fixture

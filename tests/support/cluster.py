@@ -17,7 +17,7 @@ ODD = list(range(1, 16, 2))
 
 
 class Cluster:
-    """Shards s0 and s1, the catalog (on s0, or on an instance `cat` of its own), router r0.
+    """Shards s0 and s1 (or more), the catalog (on s0, or on an instance `cat` of its own), router r0.
 
     `conninfo_of(name, instance)` may lead the router to a shard by another way (a proxy, TLS).
     The application's login on the shards is `app`, the router's on the catalog `interlock_router`:
@@ -25,11 +25,12 @@ class Cluster:
     """
 
     def __init__(self, base: Path, owner, *, separate_catalog=False, shard_settings=None,
-                 router_settings=None, conninfo_of=None, table=ACCOUNT):
+                 router_settings=None, conninfo_of=None, table=ACCOUNT, shards=2):
         self.base, self.owner, self.table = base, owner, table
         self.router_settings = router_settings or {}
         self.conninfo_of = conninfo_of or (lambda name, instance: instance.conninfo("app"))
-        names = ["s0", "s1"] + (["cat"] if separate_catalog else [])
+        self.shards = [f"s{number}" for number in range(shards)]
+        names = self.shards + (["cat"] if separate_catalog else [])
         self.instances = {name: Postgres(base, name, owner, shard_settings) for name in names}
         self.s0, self.s1 = self.instances["s0"], self.instances["s1"]
         self.catalog = self.instances["cat" if separate_catalog else "s0"]
@@ -48,7 +49,7 @@ class Cluster:
         return self
 
     def create_tables(self):
-        for name in ("s0", "s1"):
+        for name in self.shards:
             self.instances[name].sql(self.table)
         return self
 
@@ -56,13 +57,14 @@ class Cluster:
         """The cluster's definition in the catalog, up to staged assignments (nothing published)."""
         with self.catalog.connect() as catalog:
             catalog.execute("SELECT interlock.create_cluster('test')")
-            for name in ("s0", "s1"):
+            for name in self.shards:
                 catalog.execute("SELECT interlock.add_shard(%s, %s)",
                                 (name, self.conninfo_of(name, self.instances[name])))
             catalog.execute("SELECT interlock.create_keyspace('accounts', 'bigint', 16)")
             self.declare(catalog)
-            catalog.execute("SELECT interlock.assign('accounts', %s, 's0')", (EVEN,))
-            catalog.execute("SELECT interlock.assign('accounts', %s, 's1')", (ODD,))
+            for number, name in enumerate(self.shards):
+                catalog.execute("SELECT interlock.assign('accounts', %s, %s)",
+                                (list(range(number, 16, len(self.shards))), name))
             catalog.execute("SELECT interlock.grant_router('interlock_router')")
         return self
 

@@ -5,6 +5,14 @@ import struct
 import threading
 
 
+class Cut(Exception):
+    """Raised by rewritten(): deliver this part of the message, and close the connection."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+
 class FrameProxy:
     """Forwards 127.0.0.1:`port` to `target` message by message (plain connections only).
 
@@ -66,7 +74,7 @@ class FrameProxy:
                     kind = chr(message[0]) if started else "startup"
                     started = True
                     if self.delivers(side, kind):
-                        out += message
+                        out += self.rewritten(side, kind, bytes(message))
                     else:
                         out += message[:size // 2] if self.inside else b""
                         if out:
@@ -77,6 +85,9 @@ class FrameProxy:
                     del pending[:size]
                 if out:
                     sink.sendall(out)
+        except Cut as cut:
+            sink.sendall(out + cut.part)
+            self.cut.set()
         except OSError:
             pass
         self.close_pair(*pair)
@@ -97,6 +108,10 @@ class FrameProxy:
                 self.left -= 1
             self.seen.append((side, kind))
             return True
+
+    def rewritten(self, side, kind, message):
+        """What is delivered in place of the message; a proxy that lies says otherwise."""
+        return message
 
     @staticmethod
     def close_pair(*sockets):

@@ -41,17 +41,17 @@ class Order:
         return (-self.created_at.timestamp(), -self.order_id)
 
 
-def make_orders(seed=4):
+def make_orders(seed=4, count=ORDERS, tied=TIED):
     chance = random.Random(seed)
-    numbers = list(range(1, ORDERS + TIED + 1))
+    numbers = list(range(1, count + tied + 1))
     chance.shuffle(numbers)
 
     def order(merchant, when):
         return Order(numbers.pop(), chance.randint(1, USERS), merchant, when, f"{chance.randint(1, 99999) / 100:.2f}")
 
     orders = [order(chance.randint(1, MERCHANTS), START + datetime.timedelta(seconds=chance.randrange(SECONDS)))
-              for _ in range(ORDERS)]
-    return orders + [order(BUSY, TIE) for _ in range(TIED)]
+              for _ in range(count)]
+    return orders + [order(BUSY, TIE) for _ in range(tied)]
 
 
 def load(connection, orders):

@@ -15,9 +15,9 @@ def bucket_of(key, buckets=16):
     return splitmix64(key) % buckets  # Python's modulo is the floor one
 
 
-def reference_shard(key):
+def reference_shard(key, shards=2):
     """The shard of a key in the reference cluster: 16 buckets, even ones on s0, odd ones on s1."""
-    return f"s{bucket_of(key) % 2}"
+    return f"s{bucket_of(key) % shards}"
 
 
 def keys_on(shard, count, start=1):

@@ -43,12 +43,19 @@ class Postgres(Instance):
         template.copy_to(self.data, owner)
         self.configure(self.settings)
 
-    def start(self):
+    def launch(self):
+        """Starts it without waiting. In the main thread: the process ends with the thread that started it."""
         self.log_file = self.log.open("ab")
         self.process = subprocess.Popen(
             self.owner.argv([self.bin / "postgres", "-D", self.data], die_with_parent="QUIT"),
             cwd="/", env=self.owner.environment(), stdin=subprocess.DEVNULL,
             stdout=self.log_file, stderr=self.log_file, start_new_session=True)
+        return self
+
+    def start(self):
+        return self.launch().wait_for_it()
+
+    def wait_for_it(self):
         wait_until(self.accepts, 60, f"{self.name} takes connections")
         return self
 
