@@ -268,6 +268,7 @@ const GuardedTable *guarding(const Ownership &ownership, Oid relid) {
 }
 
 Oid extension_owner() {
+    known_ownership();  // finds the tables
     Relation relation = relation_open(watched[guarded_table], AccessShareLock);
     const Oid owner = relation->rd_rel->relowner;
     relation_close(relation, AccessShareLock);
