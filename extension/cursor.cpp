@@ -8,6 +8,12 @@ namespace interlock {
 
 namespace {
 
+// What a writer keeps from row to row.
+struct WriterState {
+    cursor_format::MacKey key;
+    StringInfoData bytes;
+};
+
 struct Bytes {
     unsigned char *data;
     std::size_t size;
@@ -77,33 +83,32 @@ void open_cursor_writer(CursorWriter *writer, const CursorBinding &binding) {
                             errhint("Make one with interlock.cursor_key_add().")));
         key = &keys.keys[0];
     }
+    WriterState *state = static_cast<WriterState *>(palloc(sizeof(WriterState)));
+    state->key = key->mac;
+    initStringInfo(&state->bytes);
+    cursor_format::write_head(reinterpret_cast<unsigned char *>(state->bytes.data), key->id,
+                              binding.keyset, binding.scope);
     writer->binding = binding;
     writer->key_id = key->id;
-    writer->key_state = palloc(sizeof(cursor_format::MacKey));
-    std::memcpy(writer->key_state, &key->mac, sizeof(cursor_format::MacKey));
+    writer->state = state;
 }
 
 text *write_cursor(CursorWriter *writer, const SortColumn *columns, int count, const Datum *values,
                    const bool *isnull) {
-    StringInfoData out;
-    initStringInfo(&out);
-    cursor_format::write_head(reinterpret_cast<unsigned char *>(out.data), writer->key_id,
-                              writer->binding.keyset, writer->binding.scope);
-    out.len = static_cast<int>(cursor_format::values_offset);
+    WriterState *state = static_cast<WriterState *>(writer->state);
+    StringInfo out = &state->bytes;
+    out->len = static_cast<int>(cursor_format::values_offset);
     for (int i = 0; i < count; ++i)
-        append_cursor_value(columns[i], values[i], isnull[i], &out);
-    enlargeStringInfo(&out, static_cast<int>(cursor_format::mac_size));
-    out.len += static_cast<int>(cursor_format::mac_size);
-    const std::size_t size = static_cast<std::size_t>(out.len);
-    unsigned char *bytes = reinterpret_cast<unsigned char *>(out.data);
-    cursor_format::seal(*static_cast<const cursor_format::MacKey *>(writer->key_state), bytes,
-                        size);
+        append_cursor_value(columns[i], values[i], isnull[i], out);
+    enlargeStringInfo(out, static_cast<int>(cursor_format::mac_size));
+    const std::size_t size = static_cast<std::size_t>(out->len) + cursor_format::mac_size;
+    unsigned char *bytes = reinterpret_cast<unsigned char *>(out->data);
+    cursor_format::seal(state->key, bytes, size);
 
     const std::size_t length = VARHDRSZ + cursor_format::encoded_size(size);
     text *cursor = static_cast<text *>(palloc(length));
     SET_VARSIZE(cursor, length);
     cursor_format::encode(bytes, size, VARDATA(cursor));
-    pfree(out.data);
     return cursor;
 }
 

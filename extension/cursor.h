@@ -29,7 +29,7 @@ struct CursorBinding {
 /// Writes cursors of one binding; key state is prepared once for all of a page's rows.
 struct CursorWriter {
     CursorBinding binding;
-    void *key_state = nullptr;  ///< palloc'd in the context current at open_cursor_writer()
+    void *state = nullptr;  ///< palloc'd in the context current at open_cursor_writer()
     unsigned char key_id = 0;
 };
 /// Raises 55000 where cursors are to be signed and no key is valid.

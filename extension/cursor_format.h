@@ -30,14 +30,23 @@ constexpr std::size_t encoded_size(std::size_t size) {
 /// Writes encoded_size(size) characters.
 inline void encode(const unsigned char *bytes, std::size_t size, char *out) {
     constexpr char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    std::uint32_t held = 0;
-    int bits = 0;
-    for (std::size_t i = 0; i < size; ++i) {
-        held = held << 8 | bytes[i];
-        for (bits += 8; bits >= 6; bits -= 6)
-            *out++ = alphabet[held >> (bits - 6) & 63];
+    const unsigned char *end = bytes + size;
+    for (; end - bytes >= 3; bytes += 3) {
+        const std::uint32_t three =
+            std::uint32_t{bytes[0]} << 16 | std::uint32_t{bytes[1]} << 8 | bytes[2];
+        *out++ = alphabet[three >> 18];
+        *out++ = alphabet[three >> 12 & 63];
+        *out++ = alphabet[three >> 6 & 63];
+        *out++ = alphabet[three & 63];
     }
-    if (bits > 0) *out = alphabet[held << (6 - bits) & 63];
+    if (end == bytes) return;
+    *out++ = alphabet[bytes[0] >> 2];
+    if (end - bytes == 1) {
+        *out = alphabet[bytes[0] << 4 & 63];
+    } else {
+        *out++ = alphabet[(bytes[0] << 4 | bytes[1] >> 4) & 63];
+        *out = alphabet[bytes[1] << 2 & 63];
+    }
 }
 
 struct Alphabet {
