@@ -20,6 +20,9 @@ SESSIONS = "tests/test_guard.py"
 COPIES = "tests/test_guard_copies.py"
 GUARD, OWNERSHIP, ROUTE = "extension/guard.cpp", "extension/ownership.cpp", "extension/route_version.cpp"
 ATTACH, SHARD, STATE = "extension/sql/65-attach.sql", "extension/sql/60-shard-functions.sql", "extension/sql/20-shard-tables.sql"
+BYTES = "tests/test_cursor_bytes.py"
+KEY, VALUE, COLLATION = "extension/sort_key.cpp", "extension/cursor_value.cpp", "extension/collation.cpp"
+CURSOR, CURSOR_KEYS = "extension/cursor.cpp", "extension/cursor_keys.cpp"
 PUBLISH, CATALOG = "extension/sql/55-publish.sql", "extension/sql/10-catalog-tables.sql"
 
 mutants.MUTANTS = [
@@ -115,6 +118,51 @@ mutants.MUTANTS = [
     Mutant("stray-rows-sharded", "shard_table: rows that are not ours", ATTACH, "    IF found_rows > 0 THEN\n", "    IF false THEN\n", REGRESS),
     Mutant("another-identity", "set_identity", SHARD,
            "<> (set_identity.cluster_id, set_identity.shard) THEN", "<> (set_identity.cluster_id, identity.shard_name) THEN", REGRESS),
+    # Sort keys
+    Mutant("sign-not-turned", "sort keys: negative numbers", KEY, "static_cast<Unsigned>(number) ^ sign", "number ^ (sign & 0)", REGRESS),
+    Mutant("negative-floats-rise", "sort keys: negative floats", KEY, "(bits & sign) != 0 ? ~bits : bits | sign", "bits ^ sign", REGRESS),
+    Mutant("negative-numerics-rise", "sort keys: negative numerics", KEY, "NumericKind::negative ? 0xFFFF : 0;", "NumericKind::zero ? 0xFFFF : 0;", REGRESS),
+    Mutant("digits-from-zero", "sort keys: the end of a numeric", KEY, "(parts.digit(i) + 1) ^ turn", "parts.digit(i) ^ turn", REGRESS),
+    Mutant("interval-by-time-alone", "sort keys: intervals beyond 64 bits", KEY, "    put_signed(out, static_cast<std::int32_t>(span >> 64));\n", "", REGRESS),
+    Mutant("zeros-bare", "sort keys: zero bytes", KEY, "if (zero != nullptr) appendStringInfoChar(out, static_cast<char>(0xFF));", "(void)zero;", REGRESS),
+    Mutant("blanks-count", "sort keys: char padding", KEY, "if (column.base == BPCHAROID) length = bpchartruelen(bytes, length);", "", REGRESS),
+    Mutant("descending-ignored", "sort keys: direction", KEY, "if (column.descending)", "if (false)", REGRESS),
+    Mutant("nulls-at-one-end", "sort keys: place of NULLs", KEY, "column.nulls_first ? null_first : null_last", "null_last", REGRESS),
+    Mutant("ties-untold", "sort keys: what ICU takes for equal", COLLATION, "if (locale->deterministic) append_terminated", "if (false) append_terminated", REGRESS),
+    Mutant("blindness-undone", "sort keys: nondeterministic collations", COLLATION, "if (locale->deterministic) append_terminated", "append_terminated", REGRESS),
+    Mutant("libc-merged", "sort keys: collations of the C library", COLLATION, "    if (lc_collate_is_c(collation)) {\n        append", "    if (true) {\n        append", REGRESS),
+    Mutant("labels-by-age", "sort keys: labels added later", "extension/enum_order.cpp", "EnumTypIdSortOrderIndexId", "EnumTypIdLabelIndexId", REGRESS),
+    Mutant("labels-for-ever", "sort keys: enums that change", "extension/enum_order.cpp", "    stale = true;\n", "", REGRESS),
+    # Cursors
+    Mutant("mac-unseen", "cursors: signature", CURSOR, "!is_sealed(bytes) ||", "false ||", (f"{BYTES}::test_every_flipped_bit_is_refused",)),
+    Mutant("unsigned-will-do", "cursors: unsigned for signed", CURSOR, "(cursor_format::key_id_of(bytes.data) != 0) != binding.is_signed ||", "",
+           (f"{BYTES}::test_a_cursor_belongs_to_its_keyset_scope_and_kind",)),
+    Mutant("any-scope", "cursors: scope", CURSOR, "std::memcmp(bytes.data + cursor_format::scope_offset, binding.scope, digest_size) != 0 ||", "",
+           (f"{BYTES}::test_a_cursor_belongs_to_its_keyset_scope_and_kind",)),
+    Mutant("any-keyset", "cursors: declaration", CURSOR, "std::memcmp(bytes.data + cursor_format::keyset_offset, binding.keyset, digest_size) != 0 ||", "",
+           (f"{BYTES}::test_a_cursor_belongs_to_its_keyset_scope_and_kind",)),
+    Mutant("bytes-left-over", "cursors: all of the values", CURSOR, "return in.cursor == in.len;", "return true;",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("bits-left-over", "cursors: one spelling", "extension/cursor_format.h", "return (held & ((1U << bits) - 1)) == 0;", "return true;",
+           (f"{BYTES}::test_every_flipped_bit_of_the_text_is_refused",)),
+    Mutant("negative-zero-read", "cursors: canonical floats", VALUE, "return same_bits<Unsigned>(canonical_float(*value)) == bits;", "return true;",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("text-unverified", "cursors: text of the encoding", VALUE, "if (!pg_verify_mbstr(GetDatabaseEncoding(), bytes, length, true)) return false;", "",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("length-believed", "cursors: lengths", VALUE, "length < 0 || length > in->len - in->cursor", "length < 0 || length > (1 << 29)",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("times-unchecked", "cursors: ranges", VALUE, "if (!TIMESTAMP_NOT_FINITE(big) && !IS_VALID_TIMESTAMP(big)) return false;", "",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("interval-as-it-comes", "cursors: canonical intervals", VALUE, "    return canonical.time == interval->time && canonical.day == interval->day &&", "    return true || canonical.day == interval->day &&",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("digits-unchecked", "cursors: numerics", "extension/numeric_parts.cpp", "            if (parts.digit(i) >= base) return false;\n", "            (void)i;\n",
+           (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
+    Mutant("keys-for-ever", "cursor keys: sessions that page", CURSOR_KEYS, "relid == watched) ++invalidations;", "relid == watched) return;",
+           (f"{BYTES}::test_keys_change_under_sessions_that_page",)),
+    Mutant("oldest-signs", "cursor keys: the newest signs", CURSOR_KEYS, "(found->created[place] > created ||", "(found->created[place] < created ||",
+           (f"{BYTES}::test_keys_change_under_sessions_that_page",)),
+    Mutant("retired-serves", "cursor keys: retired ones", "extension/sql/43-cursor-keys.sql", "SET retired = true, secret = NULL WHERE", "SET created = k.created WHERE",
+           (f"{BYTES}::test_keys_change_under_sessions_that_page", *REGRESS)),
     # Catalog
     Mutant("gaps-published", "publish: every bucket", PUBLISH,
            "     GROUP BY k.id ORDER BY k.name LIMIT 1;", "     GROUP BY k.id ORDER BY k.name LIMIT 0;", REGRESS),
