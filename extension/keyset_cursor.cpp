@@ -181,6 +181,25 @@ Datum number_parameters(const Keyset &keyset, const Scope &scope, const Place &p
     return PointerGetDatum(construct_array(texts, count, TEXTOID, -1, false, TYPALIGN_INT));
 }
 
+// Materialize mode, for functions whose rows are few.
+ReturnSetInfo *open_rows(FunctionCallInfo fcinfo) {
+    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    if (result == nullptr || !IsA(result, ReturnSetInfo) ||
+        (result->allowedModes & SFRM_Materialize) == 0)
+        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("a set of rows cannot be returned here")));
+    MemoryContext old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+    TupleDesc description;
+    if (get_call_result_type(fcinfo, nullptr, &description) != TYPEFUNC_COMPOSITE)
+        elog(ERROR, "return type must be a row type");
+    result->returnMode = SFRM_Materialize;
+    result->setDesc = description;
+    result->setResult = tuplestore_begin_heap((result->allowedModes & SFRM_Materialize_Random) != 0,
+                                              false, work_mem);
+    MemoryContextSwitchTo(old);
+    return result;
+}
+
 Keyset *keyset_argument(FunctionCallInfo fcinfo) {
     if (PG_ARGISNULL(0))
         ereport(ERROR,
@@ -209,8 +228,7 @@ INTERLOCK_FUNCTION(interlock_keyset_decode) {
     CursorParts parts;
     if (!take_cursor_apart(PG_GETARG_TEXT_PP(0), &parts))
         ereport(ERROR, (errcode(ERRCODE_INTERLOCK_BAD_CURSOR), errmsg("not a cursor")));
-    InitMaterializedSRF(fcinfo, 0);
-    decode_into(reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo), &parts);
+    decode_into(open_rows(fcinfo), &parts);
     return static_cast<Datum>(0);
 }
 
@@ -244,8 +262,7 @@ INTERLOCK_FUNCTION(interlock_keyset_predicate) {
     initStringInfo(&order_by);
     append_order_by(&order_by, *keyset, style, backward);
 
-    InitMaterializedSRF(fcinfo, 0);
-    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    ReturnSetInfo *result = open_rows(fcinfo);
     Datum values[] = {predicate_text(*keyset, style, place, backward),
                       CStringGetTextDatum(order_by.data), texts};
     bool nulls[lengthof(values)] = {};

@@ -91,8 +91,7 @@ const char *comma_list(const KeysetColumn *columns, int count) {
 }
 
 // "End the order with the columns of the primary key: ...", where there is one.
-const char *total_order_hint(Relation table) {
-    const Oid primary = RelationGetPrimaryKeyIndex(table);
+const char *total_order_hint(Relation table, Oid primary) {
     if (!OidIsValid(primary)) return "Give the table a primary key, and end the order with it.";
     StringInfoData hint;
     initStringInfo(&hint);
@@ -135,12 +134,14 @@ const char *create_index_text(const Keyset &keyset) {
 bool look_at_indexes(Relation table, Keyset *keyset, Problem *problem) {
     const KeysetDeclaration &declaration = keyset->declaration;
     bool total = false, served = false;
+    Oid primary = InvalidOid;
     bool nulls_first[max_keyset_columns];
     List *indexes = RelationGetIndexList(table);
     ListCell *cell;
     foreach (cell, indexes) {
         Relation index = index_open(lfirst_oid(cell), AccessShareLock);
         total = total || makes_total(index, *keyset);
+        if (index->rd_index->indisprimary) primary = RelationGetRelid(index);
         if (!served && serves(index, *keyset, nulls_first)) {
             served = true;
             for (int i = 0; i < declaration.order_count; ++i)
@@ -155,7 +156,7 @@ bool look_at_indexes(Relation table, Keyset *keyset, Problem *problem) {
                 psprintf("order of keyset \"%s\" is not total", declaration.name),
                 psprintf("No valid, immediate unique index over NOT NULL columns lies within (%s).",
                          comma_list(keyset->order, declaration.order_count)),
-                total_order_hint(table)};
+                total_order_hint(table, primary)};
     return false;
 }
 

@@ -1,5 +1,10 @@
 #include "pg.h"
 
+extern "C" {
+#include "utils/plancache.h"
+#include "utils/rls.h"
+}
+
 #include "keyset_plans.h"
 
 namespace interlock {
@@ -56,12 +61,52 @@ const char *range_query(const Keyset &keyset, const PlanSet &set, const Range &r
         append_column(&query, style, keyset.order[i]);
     }
     appendStringInfo(&query, " FROM %s AS %s WHERE ", keyset.table, keyset.row_alias);
-    if (append_scope_condition(&query, keyset, style)) appendStringInfoString(&query, " AND ");
-    append_range_condition(&query, keyset, style, range, set.backward, set.null_mask);
+    const bool has_scope = append_scope_condition(&query, keyset, style);
+    if (has_scope && range.kind != Range::Kind::all) appendStringInfoString(&query, " AND ");
+    if (!has_scope || range.kind != Range::Kind::all)
+        append_range_condition(&query, keyset, style, range, set.backward, set.null_mask);
     appendStringInfoString(&query, " ORDER BY ");
     append_order_by(&query, keyset, style, set.backward);
     if (set.limit > 0) appendStringInfo(&query, " LIMIT %d", set.limit);
     return query.data;
+}
+
+// Whether the next execution would plan it anew. (What this misses is planned as the session's
+// settings have it: right, but perhaps slower.)
+bool needs_planning(const CachedPlanSource &source) {
+    const CachedPlan *plan = source.gplan;
+    return !source.is_valid || plan == nullptr || !plan->is_valid ||
+           (plan->dependsOnRole && plan->planRoleId != GetUserId()) ||
+           (source.dependsOnRLS &&
+            (source.rewriteRoleId != GetUserId() || source.rewriteRowSecurity != row_security)) ||
+           !OverrideSearchPathMatchesCurrent(source.search_path);
+}
+
+// Where an index holds the order, a page must not sort: its cost would grow with the range, which
+// the planner believes to be small, not knowing the values.
+void plan_by_index(SPIPlanPtr plan) {
+    const CachedPlanSource *source =
+        static_cast<const CachedPlanSource *>(linitial(SPI_plan_get_plan_sources(plan)));
+    if (likely(!needs_planning(*source))) return;
+    const int level = NewGUCNestLevel();
+    for (const char *setting : {"enable_sort", "enable_incremental_sort"})
+        set_config_option(setting, "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+                          false);
+    CachedPlan *cached = SPI_plan_get_cached_plan(plan);
+    if (cached != nullptr) ReleaseCachedPlan(cached, CurrentResourceOwner);
+    AtEOXact_GUC(true, level);
+}
+
+void prepare(const Keyset *keyset, PlanSet *set, int range) {
+    const KeysetDeclaration &declaration = keyset->declaration;
+    // One plan for all values: what is best for one merchant's page is best for every merchant's.
+    SPIPlanPtr plan = SPI_prepare_cursor(range_query(*keyset, *set, set->ranges[range]),
+                                         declaration.scope_count + declaration.order_count,
+                                         keyset->plans->types, CURSOR_OPT_GENERIC_PLAN);
+    if (plan == nullptr)
+        elog(ERROR, "SPI_prepare_cursor failed: %s", SPI_result_code_string(SPI_result));
+    if (SPI_keepplan(plan) != 0) elog(ERROR, "SPI_keepplan failed");
+    set->plans[range] = plan;
 }
 
 }  // namespace
@@ -99,16 +144,9 @@ PlanSet *plans_for(Keyset *keyset, bool backward, bool has_cursor, std::uint32_t
 }
 
 SPIPlanPtr plan_of_range(Keyset *keyset, PlanSet *set, int range) {
-    if (likely(set->plans[range] != nullptr)) return set->plans[range];
-    const KeysetDeclaration &declaration = keyset->declaration;
-    // One plan for all values: what is best for one merchant's page is best for every merchant's.
-    SPIPlanPtr plan = SPI_prepare_cursor(range_query(*keyset, *set, set->ranges[range]),
-                                         declaration.scope_count + declaration.order_count,
-                                         keyset->plans->types, CURSOR_OPT_GENERIC_PLAN);
-    if (plan == nullptr)
-        elog(ERROR, "SPI_prepare_cursor failed: %s", SPI_result_code_string(SPI_result));
-    if (SPI_keepplan(plan) != 0) elog(ERROR, "SPI_keepplan failed");
-    return set->plans[range] = plan;
+    if (unlikely(set->plans[range] == nullptr)) prepare(keyset, set, range);
+    if (keyset->missing_index == nullptr) plan_by_index(set->plans[range]);
+    return set->plans[range];
 }
 
 void free_plans(Keyset *keyset) {

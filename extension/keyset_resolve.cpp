@@ -226,6 +226,10 @@ void describe_page(Keyset *keyset) {
     TupleDescInitEntry(description, 3, "sort_key", BYTEAOID, -1, 0);
     TupleDescInitEntry(description, 4, "complete", BOOLOID, -1, 0);
     TupleDescInitEntry(description, 5, "missing_shards", TEXTARRAYOID, -1, 0);
+    // Stored plainly, a row keeps its long header, and each column that a statement takes of it is
+    // read in place instead of from a copy.
+    TupleDescAttr(description, 0)->attstorage = TYPSTORAGE_PLAIN;
+    populate_compact_attribute(description, 0);
     keyset->page_description = BlessTupleDesc(description);
 }
 

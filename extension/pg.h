@@ -74,6 +74,12 @@ extern "C" {
     }                                                                                              \
     Datum name(PG_FUNCTION_ARGS)
 
+#if PG_VERSION_NUM < 180000
+#define populate_compact_attribute(description, index) static_cast<void>(0)
+#endif
+#if PG_VERSION_NUM >= 170000
+#define OverrideSearchPathMatchesCurrent(path) SearchPathMatchesCurrentEnvironment(path)
+#endif
 #if PG_VERSION_NUM >= 160000
 #define pg_class_ownercheck(relid, role) object_ownercheck(RelationRelationId, relid, role)
 #endif
