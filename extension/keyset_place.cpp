@@ -123,7 +123,7 @@ void require_row_type(const Keyset &keyset, Oid type) {
             (errcode(ERRCODE_DATATYPE_MISMATCH),
              errmsg("row type %s is not that of keyset \"%s\"",
                     OidIsValid(type) ? format_type_be(type) : "unknown", keyset.declaration.name),
-             errhint("Write NULL::%s.", keyset.table)));
+             errdetail("It is %s, that of its table.", keyset.table)));
 }
 
 }  // namespace interlock
