@@ -36,19 +36,39 @@ SELECT interlock.cursor_key_add(decode(repeat('ab', 32), 'hex')) AS added;
 SELECT secret FROM interlock.cursor_key WHERE id = 4;
 SELECT interlock.cursor_key_retire(3::smallint);
 
--- ids go round and are used again late; whatever the clock says, what is added last is the newest
-UPDATE interlock.cursor_key SET id = 254, created = created + interval '10 years' WHERE id = 4;
+-- whatever the clock says, what is added last is the newest
+UPDATE interlock.cursor_key SET created = created + interval '10 years' WHERE id = 4;
+SELECT interlock.cursor_key_add() AS added;
+SELECT id FROM interlock.cursor_key WHERE NOT retired ORDER BY created DESC;
+
+-- a key that is taken at first and signs later, as a cluster's shards change keys
+SELECT interlock.cursor_key_retire(4::smallint);
+SELECT interlock.cursor_key_add(signs => false) AS added;
+SELECT id FROM interlock.cursor_key WHERE NOT retired ORDER BY created DESC;
+SELECT interlock.cursor_key_sign(6::smallint);
+SELECT id FROM interlock.cursor_key WHERE NOT retired ORDER BY created DESC;
+SELECT interlock.cursor_key_retire(5::smallint);
+SELECT interlock.cursor_key_sign(5::smallint);
+\echo SQLSTATE :SQLSTATE
+SELECT interlock.cursor_key_sign(NULL);
+-- the first key signs whatever is said
+BEGIN;
+DELETE FROM interlock.cursor_key;
+SELECT interlock.cursor_key_add(signs => false) AS added;
+SELECT id, created <= clock_timestamp() AND created > clock_timestamp() - interval '1 hour' AS now FROM interlock.cursor_key;
+ROLLBACK;
+
+-- ids: those never used first, then that of the key which was retired first
+UPDATE interlock.cursor_key SET id = 254 WHERE id = 6;
 SELECT interlock.cursor_key_add() AS added;
 SELECT interlock.cursor_key_retire(254::smallint);
+INSERT INTO interlock.cursor_key (id, retired, created) SELECT g, true, '2020-01-01'::timestamptz + (g * 7 % 256) * interval '1 hour' FROM generate_series(6, 252) AS g;
 SELECT interlock.cursor_key_add() AS added;
 SELECT interlock.cursor_key_retire(255::smallint);
--- (the id of a retired key is free again when its turn comes)
-DELETE FROM interlock.cursor_key WHERE id = 255;
-UPDATE interlock.cursor_key SET id = 255, created = created + interval '1 day' WHERE id = 1;
-INSERT INTO interlock.cursor_key (id, secret, created) SELECT 1, secret, created - interval '1 hour' FROM interlock.cursor_key WHERE id = 255;
-SELECT id, retired FROM interlock.cursor_key ORDER BY created DESC, id;
-SELECT interlock.cursor_key_retire(1::smallint);
-SELECT interlock.cursor_key_add() AS added;
+SELECT interlock.cursor_key_add() AS added, (183 * 7) % 256 AS hours;
+SELECT interlock.cursor_key_retire(253::smallint);
+SELECT interlock.cursor_key_add() AS added, (110 * 7) % 256 AS hours;
+SELECT id, secret IS NOT NULL AS secret FROM interlock.cursor_key WHERE NOT retired ORDER BY created;
 
 -- by hand: in any order, as long as two are valid at the end
 BEGIN;
@@ -74,6 +94,7 @@ SELECT id FROM interlock.cursor_key;
 SELECT interlock.cursor_key_add();
 SELECT interlock.cursor_key_retire(1::smallint);
 SELECT interlock.ensure_cursor_key();
+SELECT interlock.cursor_key_sign(1::smallint);
 SELECT interlock.new_cursor_secret();
 RESET ROLE;
 DROP ROLE regress_app;

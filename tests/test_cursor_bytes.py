@@ -339,7 +339,13 @@ def accepted(connection, cursor):
     return isinstance(found, list)
 
 
+def retire_all_but_the_signing_key(server):
+    server.sql("""SELECT interlock.cursor_key_retire(id) FROM interlock.cursor_key
+                   WHERE NOT retired AND created < (SELECT max(created) FROM interlock.cursor_key WHERE NOT retired)""")
+
+
 def test_keys_change_under_sessions_that_page(server, app):
+    retire_all_but_the_signing_key(server)
     with server.connect(user="app") as other, server.connect() as owner:
         first = first_cursor(app, "event", "event", '{"part": 1}')
         assert accepted(other, first)
@@ -358,7 +364,27 @@ def test_keys_change_under_sessions_that_page(server, app):
             assert accepted(fresh, second)
 
 
+def test_a_key_may_be_taken_before_it_signs(server, app):
+    """As a cluster changes keys: every shard takes the new key's cursors before any makes one."""
+    retire_all_but_the_signing_key(server)
+    old_ids = key_ids(app)
+    (old,) = old_ids
+    secret = random.Random(8).randbytes(32)
+    new = server.value("SELECT interlock.cursor_key_add(%s, signs => false)", secret)
+    assert key_ids(app) == old_ids
+    early = unspell(first_cursor(app, "event", "event", '{"part": 1}'))
+    early = early[:1] + bytes([new]) + early[2:-MAC]
+    early = spell(early + checksum(early, secret))
+    assert accepted(app, early), "as another shard would have signed it"
+    server.sql("SELECT interlock.cursor_key_sign(%s::smallint)", new)
+    assert key_ids(app) == {new}
+    assert first_cursor(app, "event", "event", '{"part": 1}') == early
+    server.sql("SELECT interlock.cursor_key_retire(%s::smallint)", old)
+    assert accepted(app, early)
+
+
 def test_a_key_that_is_rolled_back_never_was(server, app):
+    retire_all_but_the_signing_key(server)
     with server.connect(autocommit=False) as owner:
         before = key_ids(owner)
         added = owner.execute("SELECT interlock.cursor_key_add()").fetchone()[0]
@@ -377,6 +403,7 @@ def test_a_key_that_is_rolled_back_never_was(server, app):
 
 
 def test_a_retired_key_is_refused_within_an_old_snapshot_too(server, app):
+    retire_all_but_the_signing_key(server)
     with server.connect(user="app", autocommit=False) as old:
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor = first_cursor(old, "event", "event", '{"part": 1}')

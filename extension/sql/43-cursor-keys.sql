@@ -10,6 +10,7 @@ CREATE TABLE interlock.cursor_key (
     CONSTRAINT cursor_key_secret_present CHECK (retired OR secret IS NOT NULL)
 );
 COMMENT ON TABLE interlock.cursor_key IS 'keys that sign cursors: the newest signs, two may be valid';
+COMMENT ON COLUMN interlock.cursor_key.created IS 'of the valid keys the newest signs';
 COMMENT ON COLUMN interlock.cursor_key.id IS 'stands in each cursor that the key has signed';
 COMMENT ON COLUMN interlock.cursor_key.secret IS 'erased when the key is retired';
 SELECT pg_catalog.pg_extension_config_dump('interlock.cursor_key', '');
@@ -42,12 +43,19 @@ CREATE FUNCTION interlock.new_cursor_secret() RETURNS bytea
 LANGUAGE C VOLATILE PARALLEL SAFE AS 'MODULE_PATHNAME', 'interlock_new_cursor_secret';
 COMMENT ON FUNCTION interlock.new_cursor_secret() IS '32 random bytes, fit for a cursor key';
 
-CREATE FUNCTION interlock.cursor_key_add(secret bytea DEFAULT NULL) RETURNS smallint
+CREATE FUNCTION interlock.newest_cursor_key_time() RETURNS timestamptz
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT greatest(clock_timestamp(), max(k.created) + interval '1 microsecond') FROM interlock.cursor_key k
+$$;
+COMMENT ON FUNCTION interlock.newest_cursor_key_time() IS 'now, or later than any cursor key if the clock was set back';
+
+CREATE FUNCTION interlock.cursor_key_add(secret bytea DEFAULT NULL, signs boolean DEFAULT true) RETURNS smallint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    newest interlock.cursor_key;
     valid integer;
+    oldest timestamptz;
     chosen integer;
 BEGIN
     IF octet_length(secret) <> 32 THEN
@@ -55,28 +63,41 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     LOCK TABLE interlock.cursor_key IN SHARE ROW EXCLUSIVE MODE;
-    SELECT count(*) INTO valid FROM interlock.cursor_key k WHERE NOT k.retired;
+    SELECT count(*), min(k.created) INTO valid, oldest FROM interlock.cursor_key k WHERE NOT k.retired;
     IF valid >= 2 THEN
         RAISE EXCEPTION 'two cursor keys are valid already'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Retire the older one first with interlock.cursor_key_retire().';
     END IF;
-    -- Ids go round, and that of a retired key is used again as late as can be.
-    SELECT k.* INTO newest FROM interlock.cursor_key k ORDER BY k.created DESC, k.id DESC LIMIT 1;
-    chosen := coalesce(newest.id, 0) % 255 + 1;
-    WHILE EXISTS (SELECT FROM interlock.cursor_key k WHERE k.id = chosen AND NOT k.retired) LOOP
-        chosen := chosen % 255 + 1;
-    END LOOP;
+    -- An id that was never used, else that of the key retired the longest: cursors with it are long gone.
+    SELECT i INTO chosen FROM generate_series(1, 255) AS i LEFT JOIN interlock.cursor_key k ON k.id = i
+     WHERE k.id IS NULL OR k.retired
+     ORDER BY k.id IS NOT NULL, k.created, i < (SELECT max(m.id) FROM interlock.cursor_key m), i LIMIT 1;
     DELETE FROM interlock.cursor_key k WHERE k.id = chosen;
     INSERT INTO interlock.cursor_key (id, secret, created)
     VALUES (chosen, coalesce(cursor_key_add.secret, interlock.new_cursor_secret()),
-            -- Newer than the others even if the clock was set back.
-            greatest(clock_timestamp(), newest.created + interval '1 microsecond'));
+            CASE WHEN NOT signs AND valid > 0 THEN oldest - interval '1 microsecond'
+                 ELSE interlock.newest_cursor_key_time() END);
     RETURN chosen;
 END
 $$;
-COMMENT ON FUNCTION interlock.cursor_key_add(bytea) IS
-    'adds a key (a random one unless given), which signs cursors from now on; those of the older key stay valid';
+COMMENT ON FUNCTION interlock.cursor_key_add(bytea, boolean) IS
+    'adds a key (a random one unless given), which signs cursors from now on, or is only taken until cursor_key_sign(); those of the older key stay valid';
+
+CREATE FUNCTION interlock.cursor_key_sign(id smallint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    LOCK TABLE interlock.cursor_key IN SHARE ROW EXCLUSIVE MODE;
+    UPDATE interlock.cursor_key k SET created = interlock.newest_cursor_key_time()
+     WHERE k.id = cursor_key_sign.id AND NOT k.retired;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no valid cursor key %', id USING ERRCODE = 'undefined_object';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.cursor_key_sign(smallint) IS
+    'makes a valid key the one that signs; on a cluster, once every shard takes its cursors';
 
 CREATE FUNCTION interlock.cursor_key_retire(id smallint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
