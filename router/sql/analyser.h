@@ -3,7 +3,8 @@
 // Its parts: analysis.cpp (texts), utility.cpp (statements that are no queries), query.cpp (SELECT,
 // WITH), from_clause.cpp (FROM, joins), unnest.cpp, modify.cpp (INSERT, UPDATE, DELETE, MERGE),
 // equality.cpp (conditions to pins), parameters.cpp (their types), expressions.cpp (functions,
-// operators, sub-links), missing.cpp (why a table is not pinned).
+// operators, sub-links), missing.cpp (why a table is not pinned). What all shards answer together:
+// scatter_analysis.h.
 //
 // Each step returns false when the statement is refused; `refusal` then says why.
 #pragma once
@@ -33,10 +34,16 @@ struct Constant {
     bool integer_literal = false;  ///< digits without a cast
 };
 
+/// What the hint comments in front of a statement allow.
+struct Hints {
+    bool scatter = false;
+    bool partial = false;
+};
+
 class Analyser {
   public:
-    Analyser(std::string_view text, const Shape &shape, const NameContext &names)
-        : text_(text), shape_(shape), names_(names) {}
+    Analyser(std::string_view text, const Shape &shape, const NameContext &names, Hints hints)
+        : text_(text), shape_(shape), names_(names), hints_(hints) {}
 
     /// Analyses one statement, which stands at text[offset, offset + length).
     [[nodiscard]] bool statement(const Node *node, std::size_t offset, std::size_t length);
@@ -45,7 +52,12 @@ class Analyser {
     Refusal refusal;
 
   private:
+    friend class ScatterAnalysis;
     bool finish();
+
+    // scatter.cpp
+    bool read(const Node *node);
+    bool scatter(const PgQuery__SelectStmt &statement);
 
     // What is kept when a trial is undone.
     struct Mark {
@@ -187,6 +199,7 @@ class Analyser {
     std::string_view text_;
     const Shape &shape_;
     const NameContext &names_;
+    Hints hints_;
     std::size_t offset_ = 0;
     std::size_t length_ = 0;
     std::uint32_t steps_ = 0;

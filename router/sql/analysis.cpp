@@ -84,27 +84,62 @@ std::optional<std::size_t> explain_route(std::string_view text) {
     return start;
 }
 
-std::optional<Refusal> judge_hints(const PreScan &scan, std::string_view text) {
-    for (const HintComment &hint : scan.hints) {
-        if (same_word(hint.text, "primary")) continue;  // statements run there anyway
-        std::string message = "hint \"" + std::string(hint.text) + "\" is not known";
-        if (same_word(hint.text, "scatter"))
-            message = "the hint scatter is not for this listener: its profile, single-shard, has "
-                      "no statements that run on all shards";
-        else if (same_word(hint.text, "replica"))
-            message = "the hint replica is not for this listener: it serves from primaries";
-        else if (hint.text.size() >= 5 && same_word(hint.text.substr(0, 5), "shard"))
-            message = "the hint shard is not for this listener: its profile, single-shard, finds "
-                      "the shard by the shard key";
-        Refusal refusal = make_refusal(Code::R01, std::move(message));
-        refusal.position = character_position(text, hint.offset);
-        return refusal;
-    }
-    return std::nullopt;
+Refusal refuse_hint(std::string message, std::string hint, std::string_view text,
+                    std::size_t offset) {
+    Refusal refusal = make_refusal(Code::R01, std::move(message), std::move(hint));
+    refusal.position = character_position(text, offset);
+    return refusal;
 }
 
-Result<std::vector<StatementFacts>, Refusal>
-analyse_tree(const std::string &text, const Shape &shape, const NameContext &names) {
+/// What one hint comment says: words parted by commas. Nothing: refused.
+std::optional<Hints> read_hint(const HintComment &comment, std::string_view text,
+                               Refusal &refusal) {
+    Hints hints;
+    std::string_view rest = comment.text;
+    for (bool more = true; more;) {
+        const std::size_t comma = rest.find(',');
+        more = comma != std::string_view::npos;
+        std::string_view word = rest.substr(0, comma);
+        rest.remove_prefix(more ? comma + 1 : rest.size());
+        while (!word.empty() && is_blank(word.front()))
+            word.remove_prefix(1);
+        while (!word.empty() && is_blank(word.back()))
+            word.remove_suffix(1);
+        if (same_word(word, "primary")) continue;  // statements run there anyway
+        if (same_word(word, "scatter")) {
+            hints.scatter = true;
+            continue;
+        }
+        if (same_word(word, "partial")) {
+            hints.partial = true;
+            continue;
+        }
+        std::string message = "hint \"" + std::string(word) + "\" is not known";
+        std::string known = "Hints are scatter, partial and primary.";
+        if (same_word(word, "replica")) {
+            message = "the hint replica is not for this listener: it serves from primaries";
+            known.clear();
+        } else if (word.size() >= 5 && same_word(word.substr(0, 5), "shard")) {
+            message = "the hint shard is not for this listener: its profile, single-shard, finds "
+                      "the shard by the shard key";
+            known.clear();
+        }
+        refusal = refuse_hint(std::move(message), std::move(known), text, comment.offset);
+        return std::nullopt;
+    }
+    return hints;
+}
+
+struct Hinted {
+    Hints hints;
+    std::size_t offset = 0;
+    bool used = false;  ///< stands in front of a statement
+};
+
+Result<std::vector<StatementFacts>, Refusal> analyse_tree(const std::string &text,
+                                                          const Shape &shape,
+                                                          const NameContext &names,
+                                                          std::vector<Hinted> hinted) {
     auto tree = parse(text);
     if (!tree) return tree.error();
     std::vector<StatementFacts> statements;
@@ -117,10 +152,21 @@ analyse_tree(const std::string &text, const Shape &shape, const NameContext &nam
         const std::size_t start = skip_blanks(text, begin);
         while (end > start && (is_blank(text[end - 1]) || text[end - 1] == ';'))
             --end;
-        Analyser analyser(text, shape, names);
+        Hints hints;
+        for (Hinted &each : hinted) {
+            if (each.offset < begin || each.offset >= start) continue;
+            each.used = true;
+            hints.scatter = hints.scatter || each.hints.scatter;
+            hints.partial = hints.partial || each.hints.partial;
+        }
+        Analyser analyser(text, shape, names, hints);
         if (!analyser.statement(raw.stmt, start, end - start)) return std::move(analyser.refusal);
         statements.push_back({std::move(analyser.facts), start, end - start});
     }
+    for (const Hinted &each : hinted)
+        if (!each.used && (each.hints.scatter || each.hints.partial))
+            return refuse_hint("a hint does not stand in front of a statement",
+                               "Put it before the statement's first word.", text, each.offset);
     if (statements.empty()) {
         StatementFacts empty;
         empty.facts.action = Action::empty;
@@ -147,7 +193,7 @@ bool Analyser::statement(const Node *node, std::size_t offset, std::size_t lengt
     offset_ = offset;
     length_ = length;
     switch (node->node_case) {
-    case PG_QUERY__NODE__NODE_SELECT_STMT: facts.returns_rows = true; break;
+    case PG_QUERY__NODE__NODE_SELECT_STMT: facts.returns_rows = true; return read(node) && finish();
     case PG_QUERY__NODE__NODE_INSERT_STMT:
         facts.returns_rows = node->insert_stmt->n_returning_list > 0;
         break;
@@ -186,7 +232,13 @@ Result<std::vector<StatementFacts>, Refusal> analyse(std::string_view text, cons
         return limit("the statement is nested too deeply", "54001",
                      "Split it, or use IN lists and AND or OR in place of long chains of "
                      "operators, joins or set operations.");
-    if (const auto refusal = judge_hints(scan, text)) return *refusal;
+    std::vector<Hinted> hinted;
+    for (const HintComment &comment : scan.hints) {
+        Refusal refusal;
+        const auto hints = read_hint(comment, text, refusal);
+        if (!hints) return refusal;
+        hinted.push_back({*hints, comment.offset});
+    }
     if (const auto begin = explain_route(text)) {
         StatementFacts statement;
         statement.facts.action = Action::explain_route;
@@ -199,8 +251,9 @@ Result<std::vector<StatementFacts>, Refusal> analyse(std::string_view text, cons
     }
     const std::string terminated(text);
     std::optional<Result<std::vector<StatementFacts>, Refusal>> result;
-    on_deep_stack([&] { result.emplace(analyse_tree(terminated, shape, names)); },
-                  scan.nesting > deep);
+    on_deep_stack(
+        [&] { result.emplace(analyse_tree(terminated, shape, names, std::move(hinted))); },
+        scan.nesting > deep);
     return std::move(*result);
 }
 

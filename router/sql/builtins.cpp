@@ -11,6 +11,7 @@ namespace {
 
 #include "sql/builtin_functions.inc"
 #include "sql/builtin_names.inc"
+#include "sql/scatter_functions.inc"
 
 template <std::size_t N>
 bool in(const std::string_view (&names)[N], std::string_view name) {
@@ -31,6 +32,12 @@ Builtin builtin_function(std::string_view name) {
     if (in(safe_functions, name)) return Builtin::safe;
     if (!in(other_functions, name)) return Builtin::unknown;
     return touches_session(name) ? Builtin::session : Builtin::effect;
+}
+
+ShardFunction shard_function(std::string_view name) {
+    if (in(row_functions, name)) return ShardFunction::row;
+    if (in(clock_functions, name)) return ShardFunction::clock;
+    return in(aggregate_functions, name) ? ShardFunction::aggregate : ShardFunction::other;
 }
 
 bool builtin_operator(std::string_view name) {

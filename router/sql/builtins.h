@@ -17,6 +17,15 @@ enum class Builtin : std::uint8_t {
 /// overloads counts.
 [[nodiscard]] Builtin builtin_function(std::string_view name);
 
+/// What a function of pg_catalog means where all shards answer together.
+enum class ShardFunction : std::uint8_t {
+    row,        ///< each shard makes the same of the same row
+    clock,      ///< the same, but for the shards' clocks
+    aggregate,  ///< works on many rows
+    other,      ///< sets, volatile ones, what is about the server, and what is not known
+};
+[[nodiscard]] ShardFunction shard_function(std::string_view name);
+
 [[nodiscard]] bool builtin_operator(std::string_view name);
 [[nodiscard]] bool catalog_relation(std::string_view name);
 [[nodiscard]] bool information_schema_relation(std::string_view name);

@@ -4,6 +4,7 @@
 // that nothing passes unseen.
 #include "sql/analyser.h"
 #include "sql/builtins.h"
+#include "sql/tree.h"
 
 #include <algorithm>
 
@@ -19,17 +20,6 @@ std::string describe_effect(Builtin kind) {
     return kind == Builtin::session
                ? "it reads or changes the state of a session, and sessions share connections"
                : "it has effects outside the row, which the router cannot see";
-}
-
-/// Where an expression begins, as far as its own nodes say; -1 where they do not.
-int location_of(const Node *node) {
-    if (node == nullptr || node->node_case == PG_QUERY__NODE__NODE__NOT_SET) return -1;
-    const ProtobufCMessage &message = node->column_ref->base;  // each member is a message
-    const ProtobufCFieldDescriptor *field =
-        protobuf_c_message_descriptor_get_field_by_name(message.descriptor, "location");
-    if (field == nullptr || field->type != PROTOBUF_C_TYPE_INT32) return -1;
-    return *reinterpret_cast<const std::int32_t *>(reinterpret_cast<const char *>(&message) +
-                                                   field->offset);
 }
 
 std::string effect_hint(std::string_view name) {
@@ -217,6 +207,10 @@ bool Analyser::function_name(Node **name, std::size_t count, int location) {
     }
     // What the views of information_schema are made of; drivers use them too.
     if (schema == "information_schema" && function.starts_with("_pg_")) return true;
+    if (count == 2 && schema == "interlock" && function == "keyset_page")
+        return refuse(Code::scatter_unsupported, location,
+                      "interlock.keyset_page can only be read from by a statement of its own",
+                      "Write SELECT ... FROM interlock.keyset_page(...).");
     if (count == 1) {
         for (const std::string &candidate : names_.search_path) {
             if (!names_.routes.declares_function(candidate, function)) continue;

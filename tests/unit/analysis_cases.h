@@ -50,7 +50,7 @@ inline std::string describe_keys(const sql::Facts &facts) {
 }
 
 /// The keys of an accepted text's statements, parted by "; ", or code and position of its refusal:
-/// "R10 at 15".
+/// "R10 at 15". "R10 at 15 or all shards": refused unless scatters are allowed.
 inline std::string judge(std::string_view text, const std::vector<std::string> &path = {"public"}) {
     const auto result = analyse_text(text, path);
     if (!result) {
@@ -59,8 +59,17 @@ inline std::string judge(std::string_view text, const std::vector<std::string> &
                std::to_string(refusal.position);
     }
     std::string out;
-    for (const sql::StatementFacts &statement : *result)
-        out += (out.empty() ? "" : "; ") + describe_keys(statement.facts);
+    for (const sql::StatementFacts &statement : *result) {
+        out += out.empty() ? "" : "; ";
+        const sql::Scatter *scatter = statement.facts.scatter.get();
+        if (scatter == nullptr)
+            out += describe_keys(statement.facts);
+        else if (scatter->unless_allowed == nullptr)
+            out += "all shards";
+        else
+            out += std::string(code_entry(scatter->unless_allowed->code).name) + " at " +
+                   std::to_string(scatter->unless_allowed->position) + " or all shards";
+    }
     return out;
 }
 
