@@ -29,7 +29,7 @@ void append_terminated(const char *bytes, int length, StringInfo out) {
 void append_icu_key(UCollator *collator, const char *bytes, int length, StringInfo out) {
     UChar *wide = nullptr;
     const int32_t wide_length = icu_to_uchar(&wide, bytes, static_cast<std::size_t>(length));
-    enlargeStringInfo(out, 4 * length + 16);
+    enlargeStringInfo(out, length + length / 2 + 64);  // most often enough
     for (;;) {
         const int room = out->maxlen - out->len - 1;
         const int32_t needed =
