@@ -77,6 +77,8 @@ class Apply {
         std::vector<Finding> problems = check();
         for (const Finding &warning : check_leftovers(desired_, states_))
             tell("WARNING", warning);
+        for (const Finding &warning : check_keysets(desired_, states_))
+            tell("WARNING", warning);
         if (!problems.empty()) {
             for (const Finding &problem : problems)
                 tell("ERROR", problem);
@@ -153,6 +155,8 @@ class Apply {
                     shards_[static_cast<std::size_t>(action.shard)]->carry_out(action);
                 else if (action.kind == ActionKind::record_columns)
                     record_columns(action);
+                else if (action.kind == ActionKind::make_cursor_key)
+                    desired_.cursor_keys = catalog_.make_cursor_key();
                 else
                     catalog_.publish(version = action.version);
                 if (i + 1 == plan.size()) catalog_.commit();
@@ -221,8 +225,10 @@ std::string apply_help() {
     out << "Usage: interlock apply [--plan] [-c FILE] --catalog CONNINFO [OPTION]...\n"
            "\n"
            "Makes the shards match the catalog: their identity, keyspaces, guards of the declared\n"
-           "tables, and the buckets each owns; then publishes the staged map as the next route\n"
-           "version. Everything is checked first; if anything stands in the way, all of it is "
+           "tables, the keys that sign cursors, and the buckets each owns; then publishes the "
+           "staged\n"
+           "map as the next route version. Everything is checked first; if anything stands in the "
+           "way, all of it is "
            "told\n"
            "and nothing is changed. A run that was interrupted is finished by another.\n"
            "\n"

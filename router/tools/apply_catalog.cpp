@@ -1,5 +1,7 @@
 #include "tools/apply_catalog.h"
 
+#include "tools/apply_cursor_keys.h"
+
 #include <chrono>
 #include <map>
 #include <thread>
@@ -178,7 +180,18 @@ DesiredState CatalogSession::read() {
         desired.tables[table_at.at(columns.int32(row, 0))].recorded.push_back(
             {columns.text(row, 1), columns.text(row, 2), columns.oid(row, 3),
              columns.boolean(row, 4)});
+    desired.instance = read_instance_name(connection_);
+    desired.cursor_keys = read_cursor_keys();
     return desired;
+}
+
+std::vector<CursorKey> CatalogSession::read_cursor_keys() {
+    return cursor_keys_of(connection_, true);
+}
+
+std::vector<CursorKey> CatalogSession::make_cursor_key() {
+    connection_.query("SELECT interlock.ensure_cursor_key()");
+    return read_cursor_keys();
 }
 
 bool CatalogSession::declarations_changed() {

@@ -24,6 +24,9 @@ class CatalogSession {
     /// Whether a publication now would make a new version although the map is the same.
     bool declarations_changed();
 
+    /// Makes a key that signs cursors, and returns all there are.
+    std::vector<CursorKey> make_cursor_key();
+
     /// Replaces the recorded columns of a table.
     void record_columns(std::int32_t table_id, const std::vector<ColumnInfo> &columns);
 
@@ -36,6 +39,7 @@ class CatalogSession {
     void require_catalog();
     void keep_others_out();
     std::string holder();
+    std::vector<CursorKey> read_cursor_keys();
 
     ControlConnection connection_;
     ControlTransaction transaction_;

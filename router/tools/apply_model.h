@@ -69,13 +69,37 @@ struct DesiredTable {
     std::vector<ColumnInfo> recorded;
 };
 
+/// A key that signs cursors. What a shard is compared by is a digest of the secret.
+struct CursorKey {
+    std::int32_t id = 0;
+    bool retired = false;
+    std::string created;  ///< UTC; of the valid keys the newest signs
+    std::string digest;   ///< of the secret; empty: erased
+    std::string secret;   ///< in hex; only of the catalog's keys: never printed
+
+    bool same(const CursorKey &other) const {
+        return id == other.id && retired == other.retired && created == other.created &&
+               digest == other.digest;
+    }
+};
+
+/// A keyset that is to be walked over all shards, as one shard has it.
+struct KeysetInfo {
+    std::string name;
+    std::string digest;  ///< equal on shards that declare the same; empty: fits its table no more
+    std::string limits;  ///< of its pages, in words
+    std::string declaration;  ///< the statement that declares the same
+};
+
 /// The catalog, of one snapshot.
 struct DesiredState {
+    std::string instance;  ///< as ShardState's: the catalog may be a shard's database as well
     std::string cluster_id, cluster_name;
     std::int32_t version = 0;  ///< the current route version; 0: nothing published yet
     std::vector<DesiredShard> shards;
     std::vector<DesiredKeyspace> keyspaces;
     std::vector<DesiredTable> tables;
+    std::vector<CursorKey> cursor_keys;  ///< by id
 };
 
 enum class BucketOwnership : std::uint8_t { owned, fenced, moved, importing };
@@ -135,6 +159,8 @@ struct ShardState {
     std::vector<TableState> tables;            ///< as DesiredState::tables
     std::vector<std::string> other_tables;     ///< guarded but not declared
     std::vector<std::string> other_keyspaces;  ///< known here but not to the catalog
+    std::vector<CursorKey> cursor_keys;        ///< by id
+    std::vector<KeysetInfo> keysets;           ///< by name
 };
 
 enum class ActionKind : std::uint8_t {
@@ -143,6 +169,8 @@ enum class ActionKind : std::uint8_t {
     define_keyspace,
     accept_buckets,
     guard_table,
+    make_cursor_key,
+    take_cursor_keys,
     record_columns,
     release_buckets,
     publish,

@@ -52,6 +52,7 @@ class Planner {
             for (const auto &[shard, buckets] : changes[k].take)
                 take(shard, k, buckets, no_shard);
         guard_tables();
+        take_cursor_keys();
         for (const std::size_t t : tables_to_record) {
             Action &action = add(ActionKind::record_columns, no_shard,
                                  "record the " + count_of(columns[t].size(), "column") +
@@ -119,6 +120,14 @@ class Planner {
                         desired_.keyspaces[table.keyspace].name)
                     .table = t;
             }
+    }
+
+    void take_cursor_keys() {
+        if (!has_cursor_key(desired_))
+            add(ActionKind::make_cursor_key, no_shard, "make a key that signs cursors");
+        for (std::size_t s = 0; s < shards_.size(); ++s)
+            if (const std::string step = cursor_key_step(desired_, shards_[s]); !step.empty())
+                add(ActionKind::take_cursor_keys, static_cast<std::int32_t>(s), step);
     }
 
     void take(std::int32_t shard, std::size_t keyspace, const std::vector<std::int32_t> &buckets,

@@ -33,6 +33,17 @@ std::vector<Finding> check_shards(const DesiredState &desired,
 std::vector<Finding> check_leftovers(const DesiredState &desired,
                                      const std::vector<ShardState> &shards);
 
+/// Warnings: keysets that are not the same on every shard.
+std::vector<Finding> check_keysets(const DesiredState &desired,
+                                   const std::vector<ShardState> &shards);
+
+/// What a shard has to do to sign cursors with the catalog's keys, in words; empty: nothing, it has
+/// them. The catalog's own database has them by itself.
+std::string cursor_key_step(const DesiredState &desired, const ShardState &shard);
+
+/// Whether the catalog has a key that is valid.
+bool has_cursor_key(const DesiredState &desired);
+
 /// Judges who owns which bucket of the keyspace. Needs every shard's state known and its identity
 /// right or absent. Reasons to refuse are added to `problems`.
 OwnershipChange check_ownership(const DesiredState &desired, std::size_t keyspace,

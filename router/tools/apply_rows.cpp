@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tools/apply_cursor_keys.h"
 #include "tools/bucket_set.h"
 
 namespace interlock {
@@ -121,6 +122,8 @@ void ShardSession::carry_out(const Action &action) {
              Param::of_name(table.key_column)});
         break;
     }
+    case ActionKind::take_cursor_keys: put_cursor_keys(*connection_, desired_.cursor_keys); break;
+    case ActionKind::make_cursor_key:
     case ActionKind::record_columns:
     case ActionKind::publish: throw ControlError("XX000", "not a step of a shard: " + action.text);
     }

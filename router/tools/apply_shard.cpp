@@ -1,6 +1,8 @@
 // Reading a shard's state.
 #include "tools/apply_shard.h"
 
+#include "tools/apply_cursor_keys.h"
+
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -53,6 +55,8 @@ ShardState ShardSession::read() {
         read_identity(state);
         read_keyspaces(state);
         read_tables(state);
+        state.cursor_keys = cursor_keys_of(*connection_, false);
+        state.keysets = keysets_of(*connection_);
         check_rights(state);
         state.known = true;
     } catch (const ControlError &error) {
@@ -67,42 +71,38 @@ ShardState ShardSession::read() {
 void ShardSession::read_instance(ShardState &state) {
     connection_->query("SELECT pg_catalog.set_config('lock_timeout', $1, false)",
                        {Param::of_text(std::to_string(timeouts_.lock))});
-    // A physical copy has the system identifier of its original; the start time tells them apart.
+    state.instance = read_instance_name(*connection_);
     const Rows rows = connection_->query(
-        "SELECT pg_catalog.concat_ws('/', "
-        "    (pg_catalog.pg_control_system()).system_identifier, d.oid, "
-        "    EXTRACT(epoch FROM pg_catalog.pg_postmaster_start_time())), "
-        "  pg_catalog.pg_encoding_to_char(d.encoding), pg_catalog.pg_is_in_recovery(), "
+        "SELECT pg_catalog.pg_encoding_to_char(d.encoding), pg_catalog.pg_is_in_recovery(), "
         "  pg_catalog.current_setting('is_superuser') = 'on', d.datname, "
         "  (SELECT e.extversion FROM pg_catalog.pg_extension e WHERE e.extname = 'interlock'), "
         "  EXISTS (SELECT FROM pg_catalog.pg_available_extension_versions v "
         "          WHERE v.name = 'interlock' AND v.version = $1) "
         "FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()",
         {Param::of_text(INTERLOCK_VERSION)});
-    state.instance = rows.text(0, 0);
-    state.encoding = rows.text(0, 1);
+    state.encoding = rows.text(0, 0);
     const std::string shard = "shard " + quoted(self_.name);
-    const std::string database = "database " + quoted(rows.text(0, 4));
-    if (rows.boolean(0, 2))
+    const std::string database = "database " + quoted(rows.text(0, 3));
+    if (rows.boolean(0, 1))
         state.findings.push_back({"the connection string of " + shard + " leads to a standby",
                                   {},
                                   "Name the primary, or several hosts and "
                                   "target_session_attrs=primary."});
-    state.has_extension = !rows.is_null(0, 5);
+    state.has_extension = !rows.is_null(0, 4);
     if (state.has_extension) {
-        if (rows.view(0, 5) != INTERLOCK_VERSION)
-            state.findings.push_back({shard + " has version " + rows.text(0, 5) +
+        if (rows.view(0, 4) != INTERLOCK_VERSION)
+            state.findings.push_back({shard + " has version " + rows.text(0, 4) +
                                           " of the extension interlock, not " INTERLOCK_VERSION,
                                       {},
                                       "As a superuser, run in " + database +
                                           ": ALTER EXTENSION interlock UPDATE TO '" +
                                           INTERLOCK_VERSION + "';"});
-    } else if (!rows.boolean(0, 6)) {
+    } else if (!rows.boolean(0, 5)) {
         state.findings.push_back({shard + " does not have the extension interlock, and version " +
                                       INTERLOCK_VERSION + " is not installed on its server",
                                   {},
                                   "Install it on that server (make install) first."});
-    } else if (!rows.boolean(0, 3)) {
+    } else if (!rows.boolean(0, 2)) {
         state.findings.push_back(
             {shard + " does not have the extension interlock, and only a "
                      "superuser may create it",

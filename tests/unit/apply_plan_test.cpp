@@ -25,8 +25,11 @@ struct World {
         const std::vector<ColumnInfo> columns{{"id", "bigint", 20, true}};
         desired.tables.push_back(
             {1, "public.t", 0, "id", "id", "", version == 0 ? std::vector<ColumnInfo>{} : columns});
+        desired.instance = "catalog";
+        if (version > 0) desired.cursor_keys = {{1, false, "2024-05-01", "digest 1", "secret"}};
         for (const DesiredShard &shard : desired.shards) {
             ShardState state;
+            if (version > 0) state.cursor_keys = {{1, false, "2024-05-01", "digest 1", ""}};
             state.known = state.has_extension = true;
             state.instance = shard.name;
             state.encoding = "UTF8";
@@ -99,6 +102,8 @@ TEST(ApplyPlan, AFreshClusterInOrder) {
                "a: guard table public.t by key column id, keyspace k",
                "b: guard table public.t by key column id, keyspace k",
                "c: guard table public.t by key column id, keyspace k",
+               "catalog: make a key that signs cursors", "a: take the catalog's cursor key",
+               "b: take the catalog's cursor key", "c: take the catalog's cursor key",
                "catalog: record the 1 column of table public.t",
                "catalog: publish route version 1"}));
 }
@@ -233,6 +238,66 @@ TEST(ApplyPlan, TypesMadeByUsersHaveOtherNumbersOnOtherShards) {
     world.desired.tables[0].recorded.insert(world.desired.tables[0].recorded.begin(),
                                             {"colour", "public.colour", 17000, false});
     EXPECT_EQ(world.plan(), Texts{});
+}
+
+TEST(ApplyPlan, CursorKeysFollowTheCatalog) {
+    World world;
+    // Added, not signing yet: it is older than the one that signs.
+    world.desired.cursor_keys.push_back({2, false, "2024-04-30", "digest 2", "secret"});
+    EXPECT_EQ(world.plan(), (Texts{"a: accept cursors of key 2", "b: accept cursors of key 2",
+                                   "c: accept cursors of key 2"}));
+    world.shards[0].cursor_keys.push_back({2, false, "2024-04-30", "digest 2", ""});
+    world.desired.instance = "b";  // a database that is the catalog has its keys already
+    EXPECT_EQ(world.plan(), Texts{"c: accept cursors of key 2"});
+    world.desired.cursor_keys[1].created = "2024-06-01";
+    EXPECT_EQ(world.plan(), (Texts{"a: sign cursors with key 2",
+                                   "c: accept cursors of key 2 and sign cursors with key 2"}));
+    world.desired.cursor_keys[0] = {1, true, "2024-05-01", "", ""};
+    for (ShardState &shard : world.shards)
+        shard.cursor_keys = {{1, false, "2024-05-01", "digest 1", ""},
+                             {2, false, "2024-06-01", "digest 2", ""}};
+    EXPECT_EQ(world.plan(), (Texts{"a: retire key 1", "c: retire key 1"}));
+}
+
+TEST(ApplyPlan, CursorKeysThatAShardMadeItselfAreReplaced) {
+    World world;
+    world.shards[1].cursor_keys = {{1, false, "2024-07-01", "own", ""},
+                                   {7, false, "2024-07-02", "own 7", ""}};
+    EXPECT_EQ(world.plan(), Texts{"b: accept cursors of key 1, sign cursors with key 1 and refuse "
+                                  "cursors of its own keys 1 and 7"});
+    world.shards[1].cursor_keys = {{1, false, "2024-05-02", "digest 1", ""}};
+    EXPECT_EQ(world.plan(), Texts{"b: bring its list of cursor keys up to date"});
+    world.shards[1].cursor_keys = {{1, false, "2024-05-01", "digest 1", ""},
+                                   {9, true, "2024-04-01", "", ""}};
+    EXPECT_EQ(world.plan(), Texts{"b: bring its list of cursor keys up to date"});
+}
+
+TEST(ApplyPlan, KeysetsThatDifferAreWarnedOf) {
+    World world;
+    const KeysetInfo keyset{"newest", "0011", "at most 10 rows", "SELECT declare;"};
+    for (ShardState &shard : world.shards)
+        shard.keysets = {keyset};
+    EXPECT_TRUE(check_keysets(world.desired, world.shards).empty());
+    world.shards[1].keysets.clear();
+    world.shards[2].keysets[0].digest = "0022";
+    const auto warnings = check_keysets(world.desired, world.shards);
+    ASSERT_EQ(warnings.size(), 2U);
+    EXPECT_EQ(warnings[0].message, "keyset \"newest\" is not declared on shard \"b\"");
+    EXPECT_EQ(warnings[0].hint, "Run there: SELECT declare;");
+    EXPECT_EQ(warnings[1].message, "keyset \"newest\" is declared differently on different shards");
+    EXPECT_EQ(warnings[1].detail, "Digests: 0011 on \"a\" and 0022 on \"c\". Pages of it over all "
+                                  "shards are refused.");
+    world.shards[1].keysets = {keyset};
+    world.shards[1].keysets[0].limits = "at most 20 rows";
+    world.shards[2].keysets[0].digest.clear();
+    const auto others = check_keysets(world.desired, world.shards);
+    ASSERT_EQ(others.size(), 2U);
+    EXPECT_EQ(others[0].message,
+              "keyset \"newest\" does not fit its table any more on shard \"c\"");
+    EXPECT_EQ(others[1].message, "the page limits of keyset \"newest\" differ between shards");
+    // What cannot be seen is not judged.
+    world.shards[1].known = false;
+    EXPECT_TRUE(check_keysets(world.desired, world.shards).empty());
 }
 
 }  // namespace
