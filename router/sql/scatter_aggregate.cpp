@@ -94,7 +94,9 @@ std::optional<ScatterAnalysis::Key> ScatterAnalysis::group_key(const Node *node,
     return key_of(node, piece, location);
 }
 
-// The shards give their groups in one order: that of ORDER BY, and then by what it leaves open.
+// The shards give their groups in one order: that of ORDER BY, and then by what it leaves open. For
+// the latter any order will do in which equal values stand together, so text may have a collation
+// whose order no bytes show.
 bool ScatterAnalysis::read_order_of_groups() {
     const auto is_group = [&](const Key &key) {
         return std::any_of(groups_.begin(), groups_.end(),
@@ -117,8 +119,9 @@ bool ScatterAnalysis::read_order_of_groups() {
         const bool there = std::any_of(order_.begin(), order_.end(),
                                        [&](const Key &key) { return same_key(group, key); });
         if (there) continue;
-        added += (order_.empty() ? "" : ", ") + group.text;
         order_.push_back(group);
+        order_.back().any_order = true;
+        added += (order_.size() == 1 ? "" : ", ") + key_call(order_.back());
         ++added_order_;
     }
     for (const Key &key : order_)

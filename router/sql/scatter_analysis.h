@@ -72,6 +72,7 @@ class ScatterAnalysis {
         std::string text;                     ///< as it can be written anywhere
         bool descending = false;
         bool nulls_first = false;
+        bool any_order = false;  ///< equal values have to stand together, and that is all
         int location = -1;
     };
 
@@ -104,6 +105,7 @@ class ScatterAnalysis {
     std::optional<Key> copied(const Node *node, const Piece &piece, int location);
     Key column_key(std::uint32_t column, int location) const;
     [[nodiscard]] bool same_key(const Key &a, const Key &b) const;
+    [[nodiscard]] static std::string key_call(const Key &key);
     [[nodiscard]] static std::string merge_key(const std::vector<Key> &keys);
 
     // scatter_ordered.cpp

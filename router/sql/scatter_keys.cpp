@@ -206,14 +206,17 @@ std::optional<ScatterAnalysis::Key> ScatterAnalysis::sort_key(std::size_t index)
     return key;
 }
 
-std::string ScatterAnalysis::merge_key(const std::vector<Key> &keys) {
+std::string ScatterAnalysis::key_call(const Key &key) {
+    if (key.any_order) return "interlock.group_key(" + key.text + ")";
     const auto boolean = [](bool value) { return value ? "true" : "false"; };
+    return "interlock.sort_key(" + key.text + ", " + boolean(key.descending) + ", " +
+           boolean(key.nulls_first) + ")";
+}
+
+std::string ScatterAnalysis::merge_key(const std::vector<Key> &keys) {
     std::string parts;
-    for (const Key &key : keys) {
-        if (!parts.empty()) parts += " OPERATOR(pg_catalog.||) ";
-        parts += "interlock.sort_key(" + key.text + ", " + boolean(key.descending) + ", " +
-                 boolean(key.nulls_first) + ")";
-    }
+    for (const Key &key : keys)
+        parts += (parts.empty() ? "" : " OPERATOR(pg_catalog.||) ") + key_call(key);
     return "pg_catalog.encode(" + parts + ", 'hex')";
 }
 
