@@ -47,7 +47,16 @@ SELECT c.oid::regclass AS "not dumped"
 -- settings
 SHOW interlock.route_version;
 SHOW interlock.allow_truncate;
+SHOW interlock.scatter;
+SHOW interlock.partial_pages;
+SHOW interlock.max_fan_out;
+SHOW interlock.page_timeout;
 SET interlock.route_version = -1;
+SET interlock.max_fan_out = 1001;
+SET interlock.page_timeout = '-1s';
+SET interlock.page_timeout = '3s';
+SHOW interlock.page_timeout;
+RESET interlock.page_timeout;
 SET interlock.nonsense = 1;
 \echo SQLSTATE :SQLSTATE
 

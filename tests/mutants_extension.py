@@ -23,6 +23,9 @@ ATTACH, SHARD, STATE = "extension/sql/65-attach.sql", "extension/sql/60-shard-fu
 BYTES = "tests/test_cursor_bytes.py"
 KEY, VALUE, COLLATION = "extension/sort_key.cpp", "extension/cursor_value.cpp", "extension/collation.cpp"
 CURSOR, CURSOR_KEYS = "extension/cursor.cpp", "extension/cursor_keys.cpp"
+PAGERS, ACCESS = "tests/test_keyset_sessions.py", "tests/test_keyset_access.py"
+RANGES, CACHE, DECLARE = "extension/keyset_sql.cpp", "extension/keyset_cache.cpp", "extension/keyset_declare.cpp"
+PAGE, PLACE, INDEX = "extension/keyset_page.cpp", "extension/keyset_place.cpp", "extension/keyset_index.cpp"
 PUBLISH, CATALOG = "extension/sql/55-publish.sql", "extension/sql/10-catalog-tables.sql"
 
 mutants.MUTANTS = [
@@ -163,6 +166,33 @@ mutants.MUTANTS = [
            (f"{BYTES}::test_keys_change_under_sessions_that_page",)),
     Mutant("retired-serves", "cursor keys: retired ones", "extension/sql/43-cursor-keys.sql", "SET retired = true, secret = NULL WHERE", "SET created = k.created WHERE",
            (f"{BYTES}::test_keys_change_under_sessions_that_page", *REGRESS)),
+    # Keysets
+    Mutant("null-end-fixed", "pages: NULLs when going backwards", RANGES, "sort.nulls_first != backward;\n        if (sort.nullable && (null", "sort.nulls_first;\n        if (sort.nullable && (null", REGRESS),
+    Mutant("nulls-unread", "pages: NULLs behind the values", RANGES, "if (sort.nullable && !nulls_first) ranges[count++] = {Range::Kind::nulls, i};", "", REGRESS),
+    Mutant("order-of-scan", "pages: rows before a cursor", PAGE, "for (int i = writer.count - 1; i >= 0; --i)", "for (int i = 0; i < writer.count; ++i)", REGRESS),
+    Mutant("char-of-one", "predicates: char(n)", RANGES, "type == BPCHAROID ? ", "type == 0 ? ", REGRESS),
+    Mutant("session-writes", "predicates: the session's settings", "extension/keyset_cursor.cpp", "std::pair(\"extra_float_digits\", \"3\")", "std::pair(\"extra_float_digits\", \"-10\")", REGRESS),
+    Mutant("unfiltered", "pages: rows of buckets that are elsewhere", RANGES, "if (keyset.keyspace == nullptr) return", "if (keyset.scatter || keyset.keyspace == nullptr) return", REGRESS),
+    Mutant("fenced-unread", "owned(): fenced buckets", "extension/placement.cpp", " || state == BucketState::fenced);", ");", REGRESS),
+    Mutant("copy-answers", "owned(): restored copies", "extension/placement.cpp", "if (unlikely(ownership.restored)) refuse", "if (false) refuse", REGRESS),
+    Mutant("scopes-alike", "cursors: the scope they are of", PLACE, "append_identity(keyset.scope_sort[i], scope->values[i], false, &bytes);", "(void)i;", REGRESS),
+    Mutant("any-row", "pages: row type", PLACE, "if (type == keyset.row_type) return;", "if (OidIsValid(type)) return;", REGRESS),
+    Mutant("nullable-unique", "total order: NULLs", INDEX, "keyset.order_sort[found].nullable ||\n", "\n", REGRESS),
+    Mutant("deferrable-unique", "total order: deferrable constraints", INDEX, " || !form->indimmediate", "", REGRESS),
+    Mutant("partial-unique", "total order: partial indexes", INDEX, "heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr) &&", "", REGRESS),
+    Mutant("children-unseen", "total order: inheritance", "extension/keyset_resolve.cpp", "find_inheritance_children(RelationGetRelid(table), NoLock) != NIL", "false", REGRESS),
+    Mutant("more-than-order", "declaration: an order only", DECLARE, "select->limitCount != nullptr ||", "", REGRESS),
+    Mutant("anybodys-table", "declaration: owner", DECLARE, "if (pg_class_ownercheck(relid, GetUserId())) return;", "if (OidIsValid(relid)) return;", REGRESS),
+    Mutant("sorts-ties", "pages: read by the index", "extension/keyset_plans.cpp", "if (keyset->missing_index == nullptr) plan_by_index", "if (false) plan_by_index",
+           (f"{ACCESS}::test_a_page_inside_many_ties_reads_no_more_than_another",)),
+    Mutant("deaf-pages", "pages: what others declare", CACHE, "if (all || keyset->declaration.relid == relid) keyset->stale = true;", "if (false) keyset->stale = true;",
+           (f"{PAGERS}::test_the_next_page_is_of_the_declaration_as_it_is_now",)),
+    Mutant("as-before-the-lock", "pages: what others change while a page waits", CACHE, "            if (keyset->stale) {\n", "            if (false) {\n",
+           (f"{PAGERS}::test_a_page_waits_for_a_change_of_the_table_and_is_of_the_new_one",)),
+    Mutant("unpinned", "pages: within pages", CACHE, "if (keyset->pins > 0) {", "if (false) {",
+           (f"{PAGERS}::test_a_page_that_is_read_within_a_page_of_the_same_keyset",)),
+    Mutant("pinned-for-ever", "pages: memory", CACHE, "    --static_cast<Pin *>(argument)->keyset->pins;", "    (void)argument;",
+           (f"{PAGERS}::test_a_thousand_declarations_and_errors_leave_no_memory_behind",)),
     # Catalog
     Mutant("gaps-published", "publish: every bucket", PUBLISH,
            "     GROUP BY k.id ORDER BY k.name LIMIT 1;", "     GROUP BY k.id ORDER BY k.name LIMIT 0;", REGRESS),
