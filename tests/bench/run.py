@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line pg]
+    run.py [--quick] [--only guard route catalog line pg keyset]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -32,6 +32,7 @@ PARTS = {
     "catalog": lambda: [*PYTHON, HERE / "catalog_load.py"],
     "line": lambda: [*PYTHON, HERE / "line_bench.py"],
     "pg": lambda: [*PYTHON, HERE / "pg_bench.py"],
+    "keyset": lambda: [*PYTHON, HERE / "keyset_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -63,6 +64,12 @@ TARGETS = {
        for mode in ("simple", "extended")},
     "memory of an idle client: router / PgBouncer": (
         "pg", lambda r: r["idle"]["interlock/pgbouncer"]["after_one_statement"], "<= 1.0", lambda v: v <= 1.0),
+    # Pages and hand-written queries in turns; the median of the rounds' own ratios.
+    **{f"page of 50, {mode}: keyset_page / by hand": (
+        "keyset", lambda r, mode=mode: r["hand"][mode]["keyset_page/by hand"]["latency_us"]["median_of_rounds"],
+        "<= 1.10", lambda v: v <= 1.10) for mode in ("simple", "extended", "prepared")},
+    "page 1,000 / page 1": (
+        "keyset", lambda r: r["late"]["page 1000/page 1"]["latency_us"]["median_of_rounds"], "<= 1.10", lambda v: v <= 1.10),
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (
@@ -74,6 +81,12 @@ TARGETS = {
 
 # The same comparisons by measures that a busy machine moves less; printed beside the verdicts.
 BESIDE = {
+    **{f"page of 50, {mode}: keyset_page / by hand": lambda r, mode=mode: {
+        "server's CPU": r["hand"][mode]["keyset_page/by hand"]["cpu_us"]["median_of_rounds"]}
+       for mode in ("simple", "extended", "prepared")},
+    "page 1,000 / page 1": lambda r: {
+        "server's CPU": r["late"]["page 1000/page 1"]["cpu_us"]["median_of_rounds"],
+        "OFFSET instead": r["late"]["OFFSET 49950/page 1"]["latency_us"]["median_of_rounds"]},
     "single-row UPDATE with guard / without": lambda r: {
         "alternating runs": r["update"]["per_second"]["ratio"]["guard"],
         "alternating runs, per CPU second": r["update"]["per_cpu_second"]["ratio"]["guard"],
