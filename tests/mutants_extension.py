@@ -156,7 +156,7 @@ mutants.MUTANTS = [
            (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
     Mutant("times-unchecked", "cursors: ranges", VALUE, "if (!TIMESTAMP_NOT_FINITE(big) && !IS_VALID_TIMESTAMP(big)) return false;", "",
            (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
-    Mutant("interval-as-it-comes", "cursors: canonical intervals", VALUE, "    return canonical.time == interval->time && canonical.day == interval->day &&", "    return true || canonical.day == interval->day &&",
+    Mutant("interval-as-it-comes", "cursors: canonical intervals", VALUE, "    return canonical.time == interval->time && canonical.day == interval->day &&", "    return interval != nullptr && canonical.month == interval->month &&",
            (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),
     Mutant("digits-unchecked", "cursors: numerics", "extension/numeric_parts.cpp", "            if (parts.digit(i) >= base) return false;\n", "            (void)i;\n",
            (f"{BYTES}::test_only_values_as_they_are_written_are_read",)),

@@ -224,7 +224,7 @@ WRONG = {
              b"\xff\xff\xff\xffabc", b"\x7f\xff\xff\xffabc", b"\x80\x00\x00\x00", b"\x00\x00\x00\x04abc"],
     "name": [varlena(b"\x00"), varlena(b"\xc0\x80")],
     "padded": [varlena(b" "), varlena(b"ab "), varlena(b"\xff"), varlena(b"a\x00")],
-    "bytes": [b"\x00\x00\x00\x02a", b"\xff\xff\xff\xff"],
+    "bytes": [b"\x00\x00\x00\x02a", b"\xff\xff\xff\xff", b"\x1f\xff\xff\xffabc"],
     "uid": [bytes(15)],
     "day": [struct.pack(">i", 2147483646), struct.pack(">i", -2147483647), struct.pack(">i", -2451546)],
     "clock": [struct.pack(">q", -1), struct.pack(">q", 86400000001), struct.pack(">q", 1 << 62)],
