@@ -50,7 +50,9 @@ class Backend {
     /// sequence values. False: close the backend.
     [[nodiscard]] Task<bool> reset_session(Millis deadline);
 
-    /// Asks the server to cancel the running statement. A cancelled backend is never lent again.
+    /// Asks the server to cancel the running statement. It is not to be lent again, unless the
+    /// statement's end was read and an empty round trip made after this returned: the request may
+    /// still be on its way to the session when its statement has ended by itself.
     [[nodiscard]] Task<void> cancel(Millis deadline);
 
     // Raw exchange: append frames to out(), flush(), then peek/pop/fill until ReadyForQuery.
@@ -93,6 +95,10 @@ class Backend {
 
     /// What else is in its database.
     [[nodiscard]] const Surroundings &surroundings() const { return *surroundings_; }
+    /// It was asked again.
+    void set_surroundings(std::shared_ptr<const Surroundings> surroundings) {
+        surroundings_ = std::move(surroundings);
+    }
 
     /// The client parameters in force, by identity; null: the login's defaults.
     [[nodiscard]] const std::shared_ptr<const void> &applied_parameters() const {

@@ -183,4 +183,16 @@ Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
     co_return problem;
 }
 
+Task<std::string> learn_keysets(Backend &backend, Millis deadline) {
+    auto surroundings = std::make_shared<Surroundings>(backend.surroundings());
+    Results results = co_await query(backend, surroundings->declared()->keysets_query, deadline);
+    if (!results.problem.empty()) co_return std::move(results.problem);
+    surroundings->forget_keysets();
+    if (results.statements.size() != 1) co_return "the question was not answered by rows";
+    for (const Row &row : results.statements[0])
+        if (!surroundings->take(row)) co_return "the question was not answered by surroundings";
+    backend.set_surroundings(std::move(surroundings));
+    co_return std::string();
+}
+
 }  // namespace interlock

@@ -26,4 +26,9 @@ struct ExpectedIdentity {
                                       std::shared_ptr<const Declared> declared, LoginProfile &login,
                                       std::int32_t route_version, Millis deadline);
 
+/// Asks the backend again for what changes while it lives: keysets and keys. For an idle one in
+/// whose session the login's own settings are in force. Empty when all is well, else what is wrong:
+/// the backend must then be closed.
+[[nodiscard]] Task<std::string> learn_keysets(Backend &backend, Millis deadline);
+
 }  // namespace interlock

@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <algorithm>
+#include <sstream>
 
 namespace interlock {
 
@@ -143,6 +144,36 @@ WHERE EXISTS (SELECT FROM pg_catalog.pg_trigger t
                          AND d.refobjid OPERATOR(pg_catalog.>=) 16384
                          AND p.prolang OPERATOR(pg_catalog.>) 13))))";
 
+// What a statement over all shards is checked against. A keyset whose table has changed under it
+// has no digest. A key with a column whose name cannot stand on a line of its own is not told.
+constexpr std::string_view keysets_text = R"(
+SELECT 'keyset', '', k.name::pg_catalog.text,
+       pg_catalog.concat_ws(' ', COALESCE(k.digest, '-'), k.max_page, k.default_page,
+                            CASE WHEN k.scatter THEN 'true' ELSE 'false' END, k."table")
+FROM interlock.keysets k
+UNION ALL
+SELECT 'unique key', d.schema, d.name,
+       (SELECT pg_catalog.string_agg(a.attname::pg_catalog.text, E'\n')
+        FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid
+          AND a.attnum OPERATOR(pg_catalog.=) ANY (key.columns))
+FROM declared d
+JOIN pg_catalog.pg_namespace n ON n.nspname OPERATOR(pg_catalog.=) d.schema
+JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid
+                          AND c.relname OPERATOR(pg_catalog.=) d.name
+JOIN pg_catalog.pg_index i ON i.indrelid OPERATOR(pg_catalog.=) c.oid
+CROSS JOIN LATERAL (SELECT i.indkey[0:i.indnkeyatts OPERATOR(pg_catalog.-) 1]) key(columns)
+WHERE i.indisunique AND i.indisvalid AND i.indimmediate
+  AND i.indpred IS NULL AND i.indexprs IS NULL
+  AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid
+                    AND a.attnum OPERATOR(pg_catalog.=) ANY (key.columns)
+                    AND (NOT a.attnotnull
+                         OR pg_catalog.strpos(a.attname::pg_catalog.text, E'\n')
+                            OPERATOR(pg_catalog.<>) 0))
+UNION ALL
+SELECT 'collations', '', '', interlock.collation_fingerprint())";
+
 std::string literal(std::string_view text) {
     std::string quoted = "'";
     for (const char c : text) {
@@ -179,9 +210,12 @@ std::shared_ptr<const Declared> Declared::of(const RouteTable &table,
     declared->functions = sorted(std::move(declared->functions));
     if (before && before->tables == declared->tables && before->functions == declared->functions)
         return before;
-    declared->query = "WITH RECURSIVE declared(schema, name) AS (" +
-                      names_as_relation(declared->tables) + "), callable(schema, name) AS (" +
-                      names_as_relation(declared->functions) + ")" + std::string(query_text);
+    const std::string tables =
+        "declared(schema, name) AS (" + names_as_relation(declared->tables) + ")";
+    declared->query = "WITH RECURSIVE " + tables + ", callable(schema, name) AS (" +
+                      names_as_relation(declared->functions) + ")" + std::string(query_text) +
+                      "\nUNION ALL" + std::string(keysets_text);
+    declared->keysets_query = "WITH " + tables + std::string(keysets_text);
     return declared;
 }
 
@@ -197,6 +231,21 @@ bool Surroundings::take(const std::vector<std::string> &row) {
         user_code_.push_back({row[1], row[2]});
         return true;
     }
+    if (row[0] == "keyset") return take_keyset(row[2], row[3]);
+    if (row[0] == "unique key") {
+        UniqueKey key{row[1], row[2], {}};
+        for (std::size_t at = 0; at <= row[3].size();) {
+            const std::size_t end = std::min(row[3].find('\n', at), row[3].size());
+            key.columns.push_back(row[3].substr(at, end - at));
+            at = end + 1;
+        }
+        unique_keys_.push_back(std::move(key));
+        return true;
+    }
+    if (row[0] == "collations") {
+        collations_ = row[3];
+        return true;
+    }
     std::vector<Other> *others = row[0] == "relation"   ? &relations_
                                  : row[0] == "function" ? &functions_
                                  : row[0] == "operator" ? &operators_
@@ -204,6 +253,41 @@ bool Surroundings::take(const std::vector<std::string> &row) {
     if (others == nullptr) return false;
     others->push_back({row[1], row[2], row[3]});
     return true;
+}
+
+// "DIGEST MAX DEFAULT true|false TABLE"
+bool Surroundings::take_keyset(const std::string &name, const std::string &detail) {
+    std::istringstream words(detail);
+    KnownKeyset keyset;
+    keyset.name = name;
+    if (!(words >> keyset.digest >> keyset.max_page >> keyset.default_page >> std::boolalpha >>
+          keyset.scatter) ||
+        words.get() != ' ' || !std::getline(words, keyset.table))
+        return false;
+    keysets_.push_back(std::move(keyset));
+    return true;
+}
+
+void Surroundings::forget_keysets() {
+    keysets_.clear();
+    unique_keys_.clear();
+    collations_.clear();
+}
+
+const KnownKeyset *Surroundings::find_keyset(std::string_view name) const {
+    const auto known = std::find_if(keysets_.begin(), keysets_.end(),
+                                    [&](const KnownKeyset &keyset) { return keyset.name == name; });
+    return known == keysets_.end() ? nullptr : &*known;
+}
+
+bool Surroundings::unique_within(const Table &table,
+                                 const std::vector<std::string> &columns) const {
+    return std::any_of(unique_keys_.begin(), unique_keys_.end(), [&](const UniqueKey &key) {
+        return key.table == table.name && key.schema == table.schema &&
+               std::all_of(key.columns.begin(), key.columns.end(), [&](const std::string &column) {
+                   return std::find(columns.begin(), columns.end(), column) != columns.end();
+               });
+    });
 }
 
 bool Surroundings::in_user_code(std::string_view schema, std::string_view name) const {

@@ -241,14 +241,20 @@ void LineClient::append_status() {
                 (catalog.error.empty() ? std::string("none") : percent_encoded(catalog.error)));
     out_.append(
         format(" clients=%zu buffered=%zu", worker_.client_count(), worker_.buffered_bytes));
+    const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+    const ScatterCounters &scatters = *worker_.scatters;
+    out_.append(format(" scatters=started:%llu,failed:%llu,partial:%llu,statements:%llu,"
+                       "fetched:%llu,returned:%llu,cancelled:%llu,draining:%zu",
+                       number(scatters.started), number(scatters.failed), number(scatters.partial),
+                       number(scatters.statements), number(scatters.fetched),
+                       number(scatters.returned), number(scatters.cancelled), scatters.draining));
     if (routes) {
         for (const Shard &shard : routes->table->shards) {
             const PoolCounters counters = worker_.pools().counters(shard.name);
             out_.append(
                 format(" shard.%s=idle:%zu,borrowed:%zu,waiting:%zu,created:%llu,destroyed:%llu",
                        shard.name.c_str(), counters.idle, counters.borrowed, counters.waiting,
-                       static_cast<unsigned long long>(counters.created),
-                       static_cast<unsigned long long>(counters.destroyed)));
+                       number(counters.created), number(counters.destroyed)));
         }
     }
     out_.append('\n');

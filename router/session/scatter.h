@@ -39,13 +39,13 @@ struct ScatterBudget {
 };
 
 struct ScatterRequest {
-    std::shared_ptr<const sql::Facts> facts;  ///< facts->scatter is not null
-    std::string text;                         ///< as the client wrote it
-    std::vector<std::uint32_t> types;         ///< declared parameter types
-    std::vector<BoundParameter> parameters;   ///< bytes live as long as the request: see storage
-    std::string storage;                      ///< what the parameters' bytes lie in
-    std::vector<std::uint16_t> formats;       ///< of the result's columns, as in Bind
-    std::vector<sql::Literal> literals;       ///< of the text
+    std::shared_ptr<const sql::Facts> facts;     ///< facts->scatter is not null
+    std::string text;                            ///< as the client wrote it
+    std::vector<std::uint32_t> types;            ///< declared parameter types
+    std::vector<BoundParameter> parameters;      ///< bytes live as long as the request: see storage
+    std::shared_ptr<const std::string> storage;  ///< what the parameters' bytes lie in; may be null
+    std::vector<std::uint16_t> formats;          ///< of the result's columns, as in Bind
+    std::vector<sql::Literal> literals;          ///< of the text
     std::shared_ptr<const Routes> routes;
     std::string login;  ///< of the backends
     /// SQL that opens its transaction on each shard (BEGIN and what follows), which is rolled back

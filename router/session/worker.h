@@ -50,6 +50,18 @@ struct CatalogState {
     std::string error;
 };
 
+/// Statements that all shards answer together, for STATUS.
+struct ScatterCounters {
+    std::uint64_t started = 0;
+    std::uint64_t failed = 0;      ///< refused before anything was sent included
+    std::uint64_t partial = 0;     ///< answered without some shards
+    std::uint64_t statements = 0;  ///< sent to shards
+    std::uint64_t fetched = 0;     ///< rows read from shards for a merge
+    std::uint64_t returned = 0;    ///< rows given to clients
+    std::uint64_t cancelled = 0;   ///< backends whose statement had to be cancelled
+    std::size_t draining = 0;      ///< backends whose statement nobody waits for any more
+};
+
 class ClientAuth;
 
 class Worker {
@@ -90,6 +102,9 @@ class Worker {
     std::size_t line_clients = 0;
     std::size_t pg_clients = 0;
     std::size_t pg_starting = 0;
+
+    /// Shared with what tidies up behind a scatter, in the background.
+    const std::shared_ptr<ScatterCounters> scatters = std::make_shared<ScatterCounters>();
 
     /// Bytes of requests not yet complete and of answers not yet taken, over all sessions.
     std::size_t buffered_bytes = 0;

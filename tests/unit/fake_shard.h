@@ -115,13 +115,15 @@ class FakeShard {
     std::map<std::string, std::string, std::less<>> identity;
     /// Settings a session begins with, of those that are asked for; others are empty.
     std::map<std::string, std::string, std::less<>> settings;
-    /// Rows of the greeting's last part: kind, schema, name, detail.
+    /// Rows of the greeting's last part: kind, schema, name, detail. Asked for again later, those
+    /// of keysets, keys and collations.
     std::vector<std::vector<std::string>> surroundings;
     /// What to do with a statement; nothing for the usual answer.
     std::function<std::optional<Behaviour>(std::string_view sql)> script;
     /// All statements that arrived, greetings left out.
     std::vector<std::string> statements;
     int greetings = 0;
+    int questions = 0;  ///< for keysets and keys, after the greeting
     int cancels = 0;
     bool deaf = false;  ///< statements are not read from the socket any more
 
@@ -143,6 +145,12 @@ class FakeShard {
     };
 
     Task<void> accept_all() {
+        co_await accept_until_closed();
+        listener_ = UniqueFd();
+        accepting_ = false;
+        changed.set();
+    }
+    Task<void> accept_until_closed() {
         Watch watch(loop_, listener_.get());
         while (!closed_.is_set()) {
             const Fired fired = co_await Wait(loop_, never).read(watch).event(closed_);
@@ -153,8 +161,6 @@ class FakeShard {
             ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
             spawn(serve(std::move(client)));
         }
-        accepting_ = false;
-        changed.set();
     }
 
     Task<void> serve(UniqueFd socket) {
@@ -261,6 +267,19 @@ class FakeShard {
             self.out.append(
                 row_frames({"", "", "", ""}).substr(0, row_frames({"", "", "", ""}).find('D')));
             for (const auto &row : surroundings) {
+                const std::string frames = row_frames(row);
+                self.out.append(frames.substr(frames.find('D')));
+            }
+            self.out.append(complete_frame("SELECT"));
+            co_return true;
+        }
+        if (sql.starts_with("WITH declared")) {
+            ++questions;
+            self.out.append(
+                row_frames({"", "", "", ""}).substr(0, row_frames({"", "", "", ""}).find('D')));
+            for (const auto &row : surroundings) {
+                if (row[0] != "keyset" && row[0] != "unique key" && row[0] != "collations")
+                    continue;
                 const std::string frames = row_frames(row);
                 self.out.append(frames.substr(frames.find('D')));
             }
