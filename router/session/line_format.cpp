@@ -188,7 +188,7 @@ void append_reply(Buffer &out, const Reply &reply, const JsonRows &rows) {
         return;
     }
     out.append(format("OK tag=%s shard=%s rv=%d tx=%c pid=", reply.tag.c_str(),
-                      used_backend ? reply.shard.c_str() : "none", reply.route_version, tx));
+                      reply.shard.empty() ? "none" : reply.shard.c_str(), reply.route_version, tx));
     out.append(used_backend ? std::to_string(reply.pid) : std::string("none"));
     out.append(format(" count=%llu", static_cast<unsigned long long>(reply.count)));
     if (reply.no_transaction) out.append(" note=no_transaction");

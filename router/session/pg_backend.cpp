@@ -91,6 +91,10 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
     const auto shard_name = [&](ShardIndex shard) {
         return routes_in_use()->table->shards[shard].name.c_str();
     };
+    // One shard's answer to it would look like all there is.
+    if (facts.scatter)
+        co_return make_refusal(Code::scatter_unsupported,
+                               "a statement for all shards cannot be part of another one");
     const bool pins = target || facts.action == sql::Action::declare_cursor;
     if (hold_ == Hold::pinned && target && target->shard != shard_) {
         Refusal other = make_refusal(
@@ -136,6 +140,7 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
 Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) co_return no_route_table();
+    park_scatter();
     if (worker_.stopping() && !in_block())
         co_return make_refusal(Code::R30, "the router is shutting down",
                                "Nothing was done; connect to another router, or try again.");

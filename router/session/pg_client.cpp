@@ -66,6 +66,7 @@ PgClient::~PgClient() {
 // Something came, or the client ended, while it waits in a pool's queue.
 void PgClient::client_stirred(void *self) {
     auto *client = static_cast<PgClient *>(self);
+    if (client->scattering_) return client->stirred_while_scattering();
     char byte = 0;
     if (client->waiting_ &&
         ::recv(client->transport_->socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
@@ -372,6 +373,7 @@ Task<void> PgClient::relieve() {
 // The client pauses in the middle of a round. The backend gets what there is of it; and an error is
 // told now, with all that comes before it, since nothing more of this round will be answered.
 Task<bool> PgClient::push_round() {
+    park_scatter();
     if (!round_open_ || !lease_ || !exchange_->waits_for_backend()) co_return true;
     if (round_refusal_ && !exchange_->server_skips()) {
         if (auto lost = co_await settle_round()) fail_round(*lost);

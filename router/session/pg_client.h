@@ -11,6 +11,7 @@
 // pg_settings.cpp      the session's parameters: SET, RESET, what the client is told of them
 // pg_backend.cpp       lending, pinning, giving back
 // pg_settle.cpp        moving answers, and what happens when the backend is lost
+// pg_scatter.cpp       statements that all shards answer together
 //
 // States and codes are those of spec "routing"; where it is silent, PostgreSQL's own behaviour.
 #pragma once
@@ -20,6 +21,8 @@
 #include "session/pg_exchange.h"
 #include "session/pg_login.h"
 #include "session/pg_shared.h"
+#include "session/scatter.h"
+#include "session/scatter_budget.h"
 #include "session/session.h"
 #include "session/worker.h"
 
@@ -87,10 +90,12 @@ class PgClient final : public Client, private ExchangeOwner {
         bool checked = false;  ///< on its way to a backend, or accepted by one
     };
     using PreparedPointer = std::shared_ptr<Prepared>;
+    struct ScatterPortal;
     struct Portal {
         std::string name;
         PreparedPointer prepared;
         bool local = false;  ///< carried out by the router
+        std::shared_ptr<ScatterPortal> scatter;
     };
     struct Extended {
         std::unordered_map<std::string, PreparedPointer> named;
@@ -259,6 +264,37 @@ class PgClient final : public Client, private ExchangeOwner {
     void raise_effect(const sql::Facts &facts);
     [[nodiscard]] bool in_block() const { return block_ != nullptr; }
 
+    // pg_scatter.cpp
+    [[nodiscard]] Task<bool> run_scatter(const std::shared_ptr<const sql::Facts> &facts,
+                                         std::string_view text,
+                                         std::span<const sql::Literal> literals);
+    [[nodiscard]] std::optional<Refusal> bind_scatter(std::string_view portal_name,
+                                                      const PreparedPointer &prepared,
+                                                      std::string_view values);
+    [[nodiscard]] Task<void> describe_scatter(PreparedPointer prepared,
+                                              std::shared_ptr<ScatterPortal> portal);
+    [[nodiscard]] Task<void> execute_scatter(PreparedPointer prepared,
+                                             std::shared_ptr<ScatterPortal> portal,
+                                             std::uint32_t most);
+    [[nodiscard]] Task<bool> start_portal(const PreparedPointer &prepared, ScatterPortal &portal);
+    [[nodiscard]] Task<void> fetch_rest(ScatterPortal &portal);
+    void park_scatter();
+    [[nodiscard]] Task<std::optional<Refusal>> before_scatter(const sql::Facts &facts);
+    [[nodiscard]] Task<std::optional<Refusal>> open_scatter(ScatterRequest request,
+                                                            std::unique_ptr<Scatter> &scatter,
+                                                            SessionBudget::Bound &timeout_of);
+    [[nodiscard]] Task<bool> pass_rows(Scatter &scatter, std::uint64_t most, std::uint64_t &passed,
+                                       std::optional<Refusal> &refused);
+    [[nodiscard]] Task<bool> make_room();
+    void answer_scatter_end(const std::optional<Refusal> &notice, std::uint64_t rows);
+    void begin_listening();
+    void stirred_while_scattering();
+    [[nodiscard]] bool may_scatter(const sql::Facts &facts) const;
+    [[nodiscard]] bool block_reads_committed() const;
+    [[nodiscard]] std::string scatter_prologue() const;
+    [[nodiscard]] Refusal refusal_here(Refusal refusal) const;
+    [[nodiscard]] const std::string *session_value(std::string_view name) const;
+
     void completed(const Owed &owed, std::string_view tag) override;
     void described(const Owed &owed, std::string_view columns) override;
     void dropped(const Owed &owed, bool at_fault) override;
@@ -299,7 +335,9 @@ class PgClient final : public Client, private ExchangeOwner {
     bool user_code_ = false;      ///< the lease may have run functions of users
     bool timed_out_ = false;      ///< the statement under way ran out of its time
     bool cancelled_ = false;      ///< a cancel was sent to the backend in use: never lent again
-    bool waiting_ = false;        ///< in a pool's queue
+    bool waiting_ = false;        ///< in a pool's queue, or for the shards of a scatter
+    bool scattering_ = false;     ///< the latter: what the client sends meanwhile is read
+    bool scatter_open_ = false;   ///< a portal's, described and not executed yet
     bool stale_plans_ = false;    ///< the backend in use has plans of a table that has changed
     bool last_failed_ = false;    ///< a forwarded control statement was answered by an error
     bool skipping_ = false;       ///< up to the next Sync, after an error

@@ -88,8 +88,9 @@ void PgClient::remember_portal(std::string_view name, PreparedPointer prepared, 
     if (Portal *portal = find_portal(name)) {
         portal->prepared = std::move(prepared);
         portal->local = local;
+        portal->scatter.reset();
     } else {
-        extended().portals.push_back({std::string(name), std::move(prepared), local});
+        extended().portals.push_back({std::string(name), std::move(prepared), local, nullptr});
     }
 }
 
@@ -111,6 +112,11 @@ Task<void> PgClient::bind(std::string_view body) {
         co_return fail_round(
             postgres_error("42P03", "cursor \"" + std::string(portal_name) + "\" already exists"));
 
+    if (facts.scatter) {
+        if (auto refused = bind_scatter(portal_name, prepared, rest))
+            co_return fail_round(*refused);
+        co_return;
+    }
     static thread_local std::vector<BoundParameter> parameters;
     if (!read_parameters(fields, prepared->statement->types, parameters))
         co_return fail_round(malformed());
@@ -182,6 +188,8 @@ Task<void> PgClient::describe(std::string_view body) {
         co_return fail_round(malformed());
     if (what == 'P') {
         const Portal *portal = find_portal(name);
+        if (portal != nullptr && portal->scatter)
+            co_return co_await describe_scatter(portal->prepared, portal->scatter);
         if (portal != nullptr && portal->local) {
             describe_local(*portal->prepared->facts);
             co_return;
@@ -238,6 +246,8 @@ Task<void> PgClient::execute(std::string_view body) {
         exchange_->expect(Kind::execute);
         co_return;
     }
+    if (portal->scatter)
+        co_return co_await execute_scatter(portal->prepared, portal->scatter, most);
     const std::shared_ptr<const sql::Facts> facts = portal->prepared->facts;
     if (portal->local) {
         if (facts->action == Action::empty) {
@@ -326,6 +336,7 @@ Task<void> PgClient::flush_request() {
 }
 
 Task<void> PgClient::sync() {
+    park_scatter();
     if (!skipping_) co_await check_parsed();
     if (lease_) {
         // What the refused round has done is undone, unless the backend has failed by itself.

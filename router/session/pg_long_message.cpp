@@ -115,7 +115,8 @@ Task<bool> PgClient::take_long_bind(std::size_t size) {
                 needed = std::max<std::size_t>(needed, key.index + std::size_t{1});
         if (!portal_name.empty() && find_portal(portal_name) != nullptr) {
             refused = postgres_error("42P03", "cursor \"" + portal_name + "\" already exists");
-        } else if (carried_out_here(*prepared->facts) || parameters.size() < needed) {
+        } else if (carried_out_here(*prepared->facts) || prepared->facts->scatter ||
+                   parameters.size() < needed) {
             refused = too_long(size, worker_.settings().pg_max_packet);
         } else {
             auto planned = plan(

@@ -91,6 +91,11 @@ constexpr std::array tracked{
     TrackedParameter{"enable_seqscan"},
     TrackedParameter{"enable_sort"},
     TrackedParameter{"enable_tidscan"},
+    // The extension's own, for statements that go to all shards. The router goes by them.
+    TrackedParameter{"interlock.max_fan_out"},
+    TrackedParameter{"interlock.page_timeout"},
+    TrackedParameter{"interlock.partial_pages"},
+    TrackedParameter{"interlock.scatter"},
 };
 
 // Encodings a client may use and a server may not (PostgreSQL documentation, "Character Set

@@ -84,7 +84,7 @@ std::optional<Refusal> PgClient::refresh(Prepared &prepared) {
     sql::make_shape(prepared.statement->text, shape);
     if (auto refused = check_text(shape)) return refused;
     auto facts = shared_.analyse_one(prepared.statement->text, shape, *path_, routes->table);
-    if (!facts) return std::move(facts.error());
+    if (!facts) return refusal_here(std::move(facts.error()));
     prepared.facts = std::move(*facts);
     prepared.table = routes->table;
     prepared.path = path_->id;
@@ -111,8 +111,10 @@ Task<void> PgClient::parse(std::string_view body) {
     sql::make_shape(text, shape);
     if (auto refused = check_text(shape)) co_return fail_round(*refused);
     auto facts = shared_.analyse_one(text, shape, *path_, routes->table);
-    if (!facts) co_return fail_round(facts.error());
+    if (!facts) co_return fail_round(refusal_here(std::move(facts.error())));
     const Action action = (*facts)->action;
+    if ((*facts)->scatter && !may_scatter(**facts))
+        co_return fail_round(*(*facts)->scatter->unless_allowed);
     if (transaction_ == Transaction::failed && action != Action::commit &&
         action != Action::rollback && action != Action::rollback_to)
         co_return fail_round(*failed_refusal());

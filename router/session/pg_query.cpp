@@ -65,11 +65,11 @@ Task<void> PgClient::query(std::string_view text) {
         co_return answer_ready();
     }
     const std::shared_ptr<const SearchPath> path = path_;
-    auto facts = shared_.find(shape, *path, routes->table);
+    auto facts = shared_.find(text, shape, *path, routes->table);
     if (!facts) {
         auto analysed = sql::analyse(text, shape, {*routes->table, path->schemas});
         if (!analysed) {
-            co_await refuse(std::move(analysed.error()));
+            co_await refuse(refusal_here(std::move(analysed.error())));
             co_return answer_ready();
         }
         if (analysed->size() > 1) {
@@ -81,7 +81,7 @@ Task<void> PgClient::query(std::string_view text) {
             co_return answer_ready();
         }
         facts = std::make_shared<const sql::Facts>(std::move((*analysed)[0].facts));
-        shared_.keep(shape, *path, routes->table, facts);
+        shared_.keep(text, shape, *path, routes->table, facts);
     }
     (void)co_await run_one(facts, text, shape.literals);
     answer_ready();
@@ -94,6 +94,7 @@ Task<bool> PgClient::run_one(const std::shared_ptr<const sql::Facts> &facts, std
         pg_reply::plain(out_, 'I');
         co_return true;
     }
+    if (facts->scatter) co_return co_await run_scatter(facts, text, literals);
     if (forwarded(*facts)) {
         const auto target =
             plan(*facts, Values{text, literals, {}, utf8_}, *routes_in_use()->table);
@@ -144,6 +145,12 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
         commands_.clear();
         for (; end < list.size() && forwarded(list[end].facts); ++end) {
             auto facts = std::make_shared<const sql::Facts>(std::move(list[end].facts));
+            if (facts->scatter) {
+                refused =
+                    make_refusal(Code::R22, "a statement for all shards, with others in one Query",
+                                 "Send it alone: it is not part of the transaction that they are.");
+                break;
+            }
             auto planned = plan(*facts, Values{text, literals, {}, utf8_}, *routes_in_use()->table);
             if (!planned) {
                 refused = std::move(planned.error());

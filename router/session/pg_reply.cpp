@@ -60,6 +60,14 @@ void warning(Buffer &out, std::string_view sqlstate, std::string_view message) {
     end(frame);
 }
 
+void notice(Buffer &out, const Refusal &refusal) {
+    FrameWriter frame(out, 'N');
+    head(frame, "NOTICE", refusal.state(), refusal.message);
+    if (!refusal.detail.empty()) field(frame, 'D', refusal.detail);
+    if (!refusal.hint.empty()) field(frame, 'H', refusal.hint);
+    end(frame);
+}
+
 void command_complete(Buffer &out, std::string_view tag) {
     FrameWriter(out, 'C').string(tag);
 }

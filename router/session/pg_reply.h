@@ -17,6 +17,8 @@ void fatal(Buffer &out, std::string_view sqlstate, std::string_view message,
            std::string_view detail = {}, std::string_view hint = {});
 /// NoticeResponse of severity WARNING.
 void warning(Buffer &out, std::string_view sqlstate, std::string_view message);
+/// NoticeResponse of severity NOTICE, with the refusal's words and without its code's name.
+void notice(Buffer &out, const Refusal &refusal);
 void command_complete(Buffer &out, std::string_view tag);
 void ready(Buffer &out, char transaction);
 void parameter_status(Buffer &out, std::string_view name, std::string_view value);

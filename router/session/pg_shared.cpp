@@ -25,19 +25,22 @@ std::uint32_t random32() {
 
 }  // namespace
 
-void PgShared::keep(const sql::Shape &shape, const SearchPath &path,
+void PgShared::keep(std::string_view text, const sql::Shape &shape, const SearchPath &path,
                     const std::shared_ptr<const RouteTable> &table,
                     std::shared_ptr<const sql::Facts> facts) {
     // A transaction may still work under an older table; the cache holds shapes of the newest.
     const auto &routes = worker_.routes();
-    if (facts->cacheable && routes && routes->table == table)
+    if (!routes || routes->table != table) return;
+    if (facts->cacheable)
         facts_.insert(shape.text, table, std::move(facts), path.id);
+    else if (facts->scatter)
+        scatters_.insert(text, table, std::move(facts), path.id);
 }
 
 Result<std::shared_ptr<const sql::Facts>, Refusal>
 PgShared::analyse_one(std::string_view text, const sql::Shape &shape, const SearchPath &path,
                       const std::shared_ptr<const RouteTable> &table) {
-    if (auto known = find(shape, path, table)) return known;
+    if (auto known = find(text, shape, path, table)) return known;
     auto analysed = sql::analyse(text, shape, {*table, path.schemas});
     if (!analysed) return std::move(analysed.error());
     if (analysed->size() > 1) {
@@ -49,7 +52,7 @@ PgShared::analyse_one(std::string_view text, const sql::Shape &shape, const Sear
     auto facts = std::make_shared<const sql::Facts>(analysed->empty()
                                                         ? sql::Facts{.action = sql::Action::empty}
                                                         : std::move((*analysed)[0].facts));
-    keep(shape, path, table, facts);
+    keep(text, shape, path, table, facts);
     return facts;
 }
 

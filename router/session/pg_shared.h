@@ -49,11 +49,12 @@ class PgShared {
                 const std::shared_ptr<const RouteTable> &table);
     /// The cached facts alone, or null.
     [[nodiscard]] std::shared_ptr<const sql::Facts>
-    find(const sql::Shape &shape, const SearchPath &path,
+    find(std::string_view text, const sql::Shape &shape, const SearchPath &path,
          const std::shared_ptr<const RouteTable> &table) {
-        return facts_.find(shape.text, table, path.id);
+        if (auto known = facts_.find(shape.text, table, path.id)) return known;
+        return scatters_.find(text, table, path.id);
     }
-    void keep(const sql::Shape &shape, const SearchPath &path,
+    void keep(std::string_view text, const sql::Shape &shape, const SearchPath &path,
               const std::shared_ptr<const RouteTable> &table,
               std::shared_ptr<const sql::Facts> facts);
 
@@ -85,7 +86,8 @@ class PgShared {
   private:
     Worker &worker_;
     ParameterSets parameters_;
-    sql::FactsCache facts_;
+    sql::FactsCache facts_;     ///< by shape
+    sql::FactsCache scatters_;  ///< by exact text: their facts say what is put where in it
     std::unordered_map<std::string, std::weak_ptr<const PgStatement>> statements_;
     std::unordered_map<std::string, std::shared_ptr<const SearchPath>> paths_;
     std::vector<PgClient *> by_slot_;  ///< the low bits of a key's pid say where; null: free

@@ -78,6 +78,7 @@ Task<Reply> Session::run(std::string_view text, std::span<const Parameter> param
     case sql::Kind::begin: co_return begin();
     case sql::Kind::commit: co_return co_await commit();
     case sql::Kind::rollback: co_return co_await rollback();
+    case sql::Kind::page: co_return co_await run_page(std::move(statement), parameters, sink);
     default: co_return co_await run_data(std::move(statement), parameters, sink);
     }
 }

@@ -22,7 +22,7 @@ enum class Transaction : char { none = 'I', open = 'T', failed = 'E' };
 struct Reply {
     std::optional<Refusal> refusal;  ///< none: the statement succeeded
     std::string tag;                 ///< "UPDATE", "BEGIN"
-    std::string shard;               ///< empty: no backend was used
+    std::string shard;               ///< empty: no backend was used; "*": one of each shard
     int pid = 0;                     ///< of the backend process; 0: none
     std::int32_t route_version = 0;  ///< the version this statement was judged and run under
     std::uint64_t count = 0;
@@ -61,6 +61,10 @@ class Session {
     [[nodiscard]] Task<Reply> rollback();
     [[nodiscard]] Task<Reply> run_data(std::shared_ptr<const sql::Statement> statement,
                                        std::span<const Parameter> parameters, RowSink &sink);
+    [[nodiscard]] Task<Reply> run_page(std::shared_ptr<const sql::Statement> statement,
+                                       std::span<const Parameter> parameters, RowSink &sink);
+    [[nodiscard]] std::optional<Refusal> judge_page(const sql::Statement &statement,
+                                                    std::span<const Parameter> parameters) const;
     [[nodiscard]] Task<void> fail_transaction();
     [[nodiscard]] Task<void> give_back_rolled_back();
     void leave_transaction();

@@ -4,12 +4,24 @@
 #include "route/route_table.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace interlock::sql {
 
-enum class Kind : std::uint8_t { begin, commit, rollback, select, insert, update, remove };
+struct Facts;
+
+enum class Kind : std::uint8_t {
+    begin,
+    commit,
+    rollback,
+    select,
+    page,  ///< of a keyset, from all shards
+    insert,
+    update,
+    remove
+};
 
 struct Placeholder {
     std::uint16_t column = 0;  ///< of the table: the value is stored there, or compared with it
@@ -23,6 +35,7 @@ struct Statement {
     std::string text;                     ///< what is sent to the shard, parameters as $n
     std::vector<Placeholder> parameters;  ///< in the order of the text
     std::vector<std::uint16_t> keys;      ///< placeholders (from 0) that hold shard keys
+    std::shared_ptr<const Facts> facts;   ///< of a page's `text`, its Scatter among them
 
     [[nodiscard]] bool transaction_control() const { return kind <= Kind::rollback; }
     /// Whether the parameter's type is the column's: always, but for + and - on dates and the like.

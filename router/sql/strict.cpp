@@ -1,6 +1,7 @@
 #include "sql/strict.h"
 
 #include "base/log.h"
+#include "sql/analysis.h"
 #include "sql/strict_scanner.h"
 
 #include <algorithm>
@@ -116,7 +117,9 @@ class StrictParser {
                 advance();
             } while (take_symbol(','));
         }
-        if (!need_word("from", "FROM") || !match_table()) return false;
+        if (!need_word("from", "FROM")) return false;
+        if (star && at_page()) return match_page();
+        if (!match_table()) return false;
         if (peek().is_symbol(','))
             return refuse(Code::R20, "several tables in FROM are not accepted in this profile",
                           "Send one statement for each table.");
@@ -129,6 +132,49 @@ class StrictParser {
         }
         sql_ = "select " + list + " from " + table().sql_name;
         return match_where();
+    }
+
+    [[nodiscard]] bool at_page() const {
+        return at_word("interlock") && tokens_.size() > at_ + 3 &&
+               tokens_[at_ + 1].is_symbol('.') && tokens_[at_ + 2].kind == TokenKind::word &&
+               same_word(tokens_[at_ + 2].text, "keyset_page") && tokens_[at_ + 3].is_symbol('(');
+    }
+
+    // keyset_page(keyset, NULL::table[, scope[, after[, before[, page_size]]]])
+    bool match_page() {
+        constexpr std::size_t most_values = 5;
+        statement_.kind = Kind::page;
+        at_ += 4;
+        sql_ = "select * from interlock.keyset_page(";
+        if (!match_placeholder(0) || !need_symbol(',', ",") || !need_word("null", "NULL::table"))
+            return false;
+        if (!need_symbol(':', "NULL::table") || !need_symbol(':', "NULL::table") || !match_table())
+            return false;
+        sql_ += ", null::" + table().sql_name;
+        while (take_symbol(',')) {
+            if (statement_.parameters.size() >= most_values)
+                return refuse(Code::R27, "interlock.keyset_page() takes at most six arguments");
+            sql_ += ", ";
+            if (!match_placeholder(0)) return false;
+        }
+        sql_ += ")";
+        if (!need_symbol(')', ") or ,") || !finish_data()) return false;
+        return find_facts();
+    }
+
+    // The shards get it as they get a client's own: what is put into it is said by the analysis.
+    bool find_facts() {
+        Shape shape;
+        make_shape(statement_.text, shape);
+        auto analysed = analyse(statement_.text, shape, {routes_, {}});
+        if (!analysed) {
+            refusal_ = std::move(analysed.error());
+            refusal_.position = 0;
+            return false;
+        }
+        statement_.facts = std::make_shared<const Facts>(std::move((*analysed)[0].facts));
+        if (statement_.facts->scatter) return true;
+        return refuse(Code::R01, "the page is not one of all shards");
     }
 
     bool match_update() {

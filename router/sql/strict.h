@@ -5,6 +5,7 @@
 //     UPDATE table SET item[, item]* WHERE <key>            item := col = ? | col = col (+|-) ?
 //     DELETE FROM table WHERE <key>
 //     INSERT INTO table (col[, col]*) VALUES (?[, ?]*)      names the shard key; one row
+//     SELECT * FROM interlock.keyset_page(?, NULL::table[, ?]*)     at most six arguments
 //     <key> := shardkey = ? [AND version = ?] | shardkey IN (?[, ?]*)
 //
 // Keywords in any case, names folded to lower case; `table` may be schema-qualified; `version` is

@@ -199,10 +199,28 @@ bool first_word_refused(std::string_view text, const std::vector<Token> &tokens,
     return false;
 }
 
+// Of SELECT * FROM interlock.keyset_page(?, NULL::table ...: where the NULL stands, which gives the
+// rows' type and is no value. 0 in all other statements.
+std::size_t place_of_row_type(const std::vector<Token> &tokens) {
+    constexpr std::array<std::string_view, 12> beginning = {
+        "select", "*", "from", "interlock", ".", "keyset_page", "(", "?", ",", "null", ":", ":"};
+    constexpr std::size_t place = 9;
+    if (tokens.size() <= beginning.size()) return 0;
+    for (std::size_t i = 0; i < beginning.size(); ++i) {
+        const TokenKind kind = tokens[i].kind;
+        if (kind == TokenKind::quoted || kind == TokenKind::literal ||
+            !same_word(tokens[i].text, beginning[i]))
+            return 0;
+    }
+    return place;
+}
+
 // Check 3: by category over the whole text, in this order.
 bool construct_refused(std::string_view text, const std::vector<Token> &tokens, Refusal &out) {
+    const std::size_t row_type = place_of_row_type(tokens);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         const Token &token = tokens[i];
+        if (i == row_type && row_type != 0) continue;
         // In IS [NOT] NULL the word belongs to a condition, which the grammar judges.
         const bool condition =
             i > 0 && tokens[i - 1].kind == TokenKind::word &&

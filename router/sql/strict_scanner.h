@@ -3,7 +3,8 @@
 // The order of the checks is part of the contract, because it decides which code a client sees:
 //   1. one pass that knows where strings end finds comments (R23) and semicolons (R22)
 //   2. the first keyword picks out DDL (R24), session state (R25) and other statements (R01)
-//   3. literals (R28), quoted identifiers (R01), JOIN (R20), further SELECTs, WITH and set
+//   3. literals (R28; the NULL::table of a page's row type is none), quoted identifiers (R01), JOIN
+//   (R20), further SELECTs, WITH and set
 //      operations (R21)
 // Rules for strings, dollar quotes and numbers: PostgreSQL documentation, "Lexical Structure".
 #pragma once

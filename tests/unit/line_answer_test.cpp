@@ -185,6 +185,18 @@ TEST_F(AppendReplyTest, NoBackendIsNone) {
               "OK tag=COMMIT shard=none rv=3 tx=I pid=none count=0 note=no_transaction\n");
 }
 
+TEST_F(AppendReplyTest, APageOfAllShardsNamesNoneOfThem) {
+    Reply reply;
+    reply.tag = "SELECT";
+    reply.shard = "*";
+    reply.route_version = 4;
+    EXPECT_EQ(line_of(reply, none_), "OK tag=SELECT shard=* rv=4 tx=I pid=none count=0\n");
+    reply.refusal = make_refusal(Code::bad_cursor, "invalid cursor");
+    reply.shard.clear();
+    EXPECT_EQ(line_of(reply, none_),
+              "ERR code=BAD_CURSOR tx=I rv=4 sqlstate=IL201 msg=invalid cursor\n");
+}
+
 TEST_F(AppendReplyTest, ARefusal) {
     Reply reply;
     reply.route_version = 2;

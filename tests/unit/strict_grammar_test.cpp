@@ -1,5 +1,6 @@
 // The grammar of the strict profile: what is accepted, and the SQL and facts made from it.
 #include "fixtures.h"
+#include "sql/facts.h"
 
 #include <gtest/gtest.h>
 
@@ -52,6 +53,25 @@ TEST(StrictGrammar, SelectIsWrittenAnew) {
     EXPECT_EQ(
         sql_of("select*from account where account_id in(?)"),
         "select * from public.account where account_id operator(pg_catalog.=) any (array[$1])");
+}
+
+TEST(StrictGrammar, APageIsWrittenAnewAndGoesToAllShards) {
+    const auto page = accepted("SELECT * FROM interlock.keyset_page(?, NULL::account, ?, ?, ?, ?)");
+    EXPECT_EQ(page.kind, Kind::page);
+    EXPECT_EQ(page.text,
+              "select * from interlock.keyset_page($1, null::public.account, $2, $3, $4, $5)");
+    EXPECT_EQ(page.parameters.size(), 5U);
+    EXPECT_TRUE(page.keys.empty());
+    EXPECT_FALSE(page.writes());
+    EXPECT_FALSE(page.transaction_control());
+    ASSERT_NE(page.facts, nullptr);
+    ASSERT_NE(page.facts->scatter, nullptr);
+    EXPECT_EQ(page.facts->scatter->kind, sql::ScatterKind::keyset_page);
+    EXPECT_EQ(page.facts->scatter->unless_allowed, nullptr);
+    EXPECT_EQ(sql_of("select*from INTERLOCK . Keyset_Page(?,null :: Public.Account)"),
+              "select * from interlock.keyset_page($1, null::public.account)");
+    EXPECT_EQ(
+        accepted("SELECT * FROM interlock.keyset_page(?, NULL::account, ?)").parameters.size(), 2U);
 }
 
 TEST(StrictGrammar, UpdateDeleteAndInsertAreWrittenAnew) {
