@@ -296,6 +296,8 @@ Task<bool> PgClient::run_scatter(const std::shared_ptr<const sql::Facts> &facts,
 std::optional<Refusal> PgClient::bind_scatter(std::string_view portal_name,
                                               const PreparedPointer &prepared,
                                               std::string_view values) {
+    if (auto failed = failed_refusal()) return failed;
+    if (!may_scatter(*prepared->facts)) return *prepared->facts->scatter->unless_allowed;
     auto portal = std::make_shared<ScatterPortal>(worker_.buffered_bytes);
     portal->storage = values;
     ScatterRequest &request = portal->request;
@@ -341,6 +343,7 @@ Task<bool> PgClient::start_portal(const PreparedPointer &prepared, ScatterPortal
 
 Task<void> PgClient::describe_scatter(PreparedPointer prepared,
                                       std::shared_ptr<ScatterPortal> portal) {
+    if (auto failed = failed_refusal()) co_return fail_round(*failed);
     if (!portal->described && !co_await start_portal(prepared, *portal)) co_return;
     wire::FrameWriter(exchange_->local(), 'T').bytes(portal->columns);
     exchange_->local_done();
@@ -348,6 +351,7 @@ Task<void> PgClient::describe_scatter(PreparedPointer prepared,
 
 Task<void> PgClient::execute_scatter(PreparedPointer prepared,
                                      std::shared_ptr<ScatterPortal> portal, std::uint32_t most) {
+    if (auto failed = failed_refusal()) co_return fail_round(*failed);
     if (!co_await start_portal(prepared, *portal)) co_return;
     exchange_->feed_local(out_, *this);
     // As PostgreSQL reads the number: none, and less than none, are all of them.
