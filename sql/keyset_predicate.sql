@@ -15,7 +15,7 @@ CREATE TABLE orders (
 INSERT INTO orders
 SELECT g, g % 3, '2026-01-01 00:00:00.000001+00'::timestamptz + g / 9 * interval '1 second',
        CASE WHEN g % 4 > 0 THEN '2026-02-01'::timestamptz + g / 11 * interval '1 day' END,
-       (ARRAY['a', 'ab', NULL])[1 + g % 3], (ARRAY['sad', 'ok', 'happy'])[1 + g / 2 % 3]::mood, (ARRAY['0', '-0', 'NaN', '0.1', NULL])[1 + g % 5]::float8
+       (ARRAY['a', 'ab', NULL])[1 + g % 3], (ARRAY['sad', 'ok', 'happy'])[1 + g / 2 % 3]::mood, (ARRAY['0', '-0', 'NaN', '0.30000000000000004', NULL])[1 + g % 5]::float8
   FROM generate_series(1, 120) g;
 CREATE INDEX ON orders (merchant_id, created_at DESC, order_id DESC);
 CREATE INDEX ON orders (paid_at DESC NULLS LAST, code, order_id DESC);
@@ -40,7 +40,7 @@ SELECT * FROM interlock.keyset_predicate('by_payment', '{}', pg_temp.cursor_of('
 SELECT * FROM interlock.keyset_predicate('by_payment', '{}', before => pg_temp.cursor_of('by_payment', 13));
 SELECT * FROM interlock.keyset_predicate('by_payment', '{}', pg_temp.cursor_of('by_payment', 8));
 SELECT * FROM interlock.keyset_predicate('by_payment', '{}', before => pg_temp.cursor_of('by_payment', 8));
-SELECT * FROM interlock.keyset_predicate('odd', '{"Odd \" name": "ok"}', before => (SELECT interlock.keyset_cursor('odd', o) FROM orders o WHERE "Odd "" name" = 'ok' AND weight = 0.1 LIMIT 1));
+SELECT * FROM interlock.keyset_predicate('odd', '{"Odd \" name": "ok"}', before => (SELECT interlock.keyset_cursor('odd', o) FROM orders o WHERE "Odd "" name" = 'ok' AND weight = 0.30000000000000004 LIMIT 1));
 SELECT * FROM interlock.keyset_predicate('collated', NULL, pg_temp.cursor_of('collated', 13));
 SELECT * FROM interlock.keyset_predicate('collated', NULL, pg_temp.cursor_of('collated', 14));
 \x off

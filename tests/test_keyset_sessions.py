@@ -63,7 +63,8 @@ def test_a_page_waits_for_a_change_of_the_table_and_is_of_the_new_one(database):
     with database.connect() as session, database.connect() as changer:
         place = session.execute(CURSORS, (3,)).fetchall()[2][0]
         changer.execute("BEGIN; ALTER TABLE t ALTER COLUMN a TYPE numeric USING -a")
-        waiting = Background(session, PAGE, place, 3)
+        # (Its statement names no column of the row: its analysis would wait, and not the page.)
+        waiting = Background(session, "SELECT cursor FROM interlock.keyset_page('k', NULL::t, '{\"scope\": 1}', %s)", place)
         database.wait_for_lock(waiting.pid)
         changer.execute("COMMIT")
         error = waiting.result()
@@ -121,7 +122,9 @@ def test_a_page_that_is_read_within_a_page_of_the_same_keyset(database):
     """A policy's function reads a page and makes the declaration stale, while the outer page's plan is running."""
     database.sql("""
         CREATE ROLE within_pages;
-        GRANT SELECT ON t TO within_pages;
+        CREATE TABLE u (x int, y text COLLATE "C", z int PRIMARY KEY, v date, w uuid);
+        SELECT interlock.keyset_create('other', 'u', '{}', 'y DESC, v, w DESC, x, z');
+        GRANT SELECT ON t, u TO within_pages;
         CREATE FUNCTION peek(id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
         DECLARE
             n integer := current_setting('test.depth')::integer;
@@ -129,6 +132,7 @@ def test_a_page_that_is_read_within_a_page_of_the_same_keyset(database):
             IF n < 3 AND id % 50 = 1 THEN
                 PERFORM set_config('test.depth', (n + 1)::text, false);
                 PERFORM disturb();
+                PERFORM count(*) FROM interlock.keyset_page('other', NULL::u);
                 PERFORM count(*) FROM interlock.keyset_page('k', NULL::t, '{"scope": 1}', page_size => 100 * n);
                 PERFORM set_config('test.depth', n::text, false);
             END IF;
