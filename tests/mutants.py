@@ -159,6 +159,15 @@ MUTANTS = [
     Mutant("role-of-the-same-name", "logins: the role on the shards", "router/session/user_lookup.cpp",
            "user.backend_login = rows.text(0, 1);", "user.backend_login = question.user;",
            (login("test_a_client_user_need_not_be_a_role_and_may_be_another_one_on_the_shards"),)),
+    Mutant("keys-kept-apart", "apply: cursor keys", "router/tools/apply_cursor_keys.cpp",
+           "if (shard.instance == desired.instance) return {};", "if (!shard.instance.empty()) return {};",
+           ("tests/test_apply_keysets.py::test_keys_rotate_without_a_cursor_going_bad",)),
+    Mutant("signs-when-it-comes", "apply: a key is known everywhere before it signs", "router/tools/apply_cursor_keys.cpp",
+           "want.created::pg_catalog.timestamp AT TIME ZONE 'UTC'", "pg_catalog.clock_timestamp()",
+           ("tests/test_apply_keysets.py::test_keys_rotate_without_a_cursor_going_bad",)),
+    Mutant("secrets-in-the-log", "apply: cursor keys are secret", "router/tools/apply_cursor_keys.cpp",
+           "set_config('log_parameter_max_length', '0', true)", "set_config('log_parameter_max_length', '-1', true)",
+           ("tests/test_apply_keysets.py::test_secrets_are_neither_printed_nor_logged",)),
 ]
 
 

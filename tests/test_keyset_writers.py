@@ -223,37 +223,43 @@ def test_walks_beside_writers_keep_the_contract(instance, connection, all_orders
 
 
 def test_a_page_over_a_null_boundary_is_of_one_snapshot(instance):
-    """Rows change between NULL and a value all the time; a page that reads its ranges at different moments
-    would have one twice."""
-    with instance.connect() as connection:
+    """The page is held up while it reads its second range; meanwhile every row changes its range. Read at different
+    moments, rows would come twice."""
+    with instance.connect() as connection, instance.connect() as gate, instance.connect(user="app") as reader:
         connection.execute("""
             CREATE TABLE flip (id int PRIMARY KEY, v int);
             CREATE INDEX ON flip (v, id);
             INSERT INTO flip SELECT i, CASE WHEN i % 2 = 0 THEN i END FROM generate_series(1, 60) i;
+            CREATE FUNCTION hold_up(id int) RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN
+                IF id = 30 THEN
+                    PERFORM pg_advisory_lock_shared(7);
+                    PERFORM pg_advisory_unlock_shared(7);
+                END IF;
+                RETURN true;
+            END $$;
+            GRANT SELECT ON flip TO app;
+            ALTER TABLE flip ENABLE ROW LEVEL SECURITY;
+            CREATE POLICY hold_up ON flip USING (hold_up(id));
             SELECT interlock.keyset_create('flip', 'flip', '{}', 'v NULLS LAST, id');
         """)
-        stop, faults = threading.Event(), []
+        # A place before all rows: from there a page is read in three ranges, v = 0, v > 0 and v IS NULL.
+        place = connection.execute("SELECT interlock.keyset_cursor('flip', ROW(0, 0)::flip)").fetchone()[0]
+        pages = []
 
-        def flip():
-            try:
-                with instance.connect() as writer:
-                    while not stop.is_set():
-                        # Exactly 30 have a value at any moment.
-                        writer.execute("UPDATE flip SET v = CASE WHEN v IS NULL THEN id END")
-            except Exception as error:  # noqa: BLE001
-                faults.append(error)
+        def read():
+            pages.append(reader.execute("SELECT (item).id, (item).v FROM interlock.keyset_page("
+                                        "'flip', NULL::flip, after => %s, page_size => 60)", (place,)).fetchall())
 
-        thread = threading.Thread(target=flip)
+        gate.execute("SELECT pg_advisory_lock(7)")
+        thread = threading.Thread(target=read)
         thread.start()
-        flips = set()
-        try:
-            for _ in range(400):
-                rows = connection.execute("SELECT (item).id, (item).v FROM interlock.keyset_page("
-                                          "'flip', NULL::flip, page_size => 60)").fetchall()
-                assert len(rows) == 60 and len({row[0] for row in rows}) == 60
-                assert sum(row[1] is None for row in rows) == 30
-                flips.add(rows[0][0])
-        finally:
-            stop.set()
-            thread.join(30)
-        assert not faults and len(flips) == 2, "nothing changed while the pages were read"
+        wait_until(lambda: instance.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), 20,
+                   "the page is held up")
+        connection.execute("UPDATE flip SET v = CASE WHEN v IS NULL THEN id END")
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        thread.join(30)
+        read()
+        evens, odds = list(range(2, 61, 2)), list(range(1, 60, 2))
+        assert [[row[0] for row in page] for page in pages] == [evens + odds, odds + evens]
+        assert [row[1] for row in pages[0]] == evens + [None] * 30
