@@ -193,7 +193,7 @@ mutants.MUTANTS = [
     Mutant("deaf-pages", "pages: what others declare", CACHE, "if (all || keyset->declaration.relid == relid) keyset->stale = true;", "if (false) keyset->stale = true;",
            (f"{PAGERS}::test_the_next_page_is_of_the_declaration_as_it_is_now",)),
     Mutant("as-before-the-lock", "pages: what others change while a page waits", CACHE, "            if (keyset->stale) {\n", "            if (false) {\n",
-           (f"{PAGERS}::test_a_page_waits_for_a_change_of_the_table_and_is_of_the_new_one",)),
+           (f"{PAGERS}::test_a_page_waits_for_the_drop_of_an_index_that_makes_the_order_total",)),
     Mutant("unpinned", "pages: within pages", CACHE, "if (keyset->pins > 0) {", "if (false) {",
            (f"{PAGERS}::test_a_page_that_is_read_within_a_page_of_the_same_keyset",)),
     Mutant("pinned-for-ever", "pages: memory", CACHE, "    --static_cast<Pin *>(argument)->keyset->pins;", "    (void)argument;",

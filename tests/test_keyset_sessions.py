@@ -75,9 +75,9 @@ def test_a_page_waits_for_a_change_of_the_table_and_is_of_the_new_one(database):
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 def test_a_page_waits_for_the_drop_of_an_index_that_makes_the_order_total(database, ending):
     with database.connect() as session, database.connect() as changer:
-        page(session)
+        session.execute(CURSORS, (3,))
         changer.execute("BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey")
-        waiting = Background(session, PAGE, None, 3)
+        waiting = Background(session, CURSORS, 3)
         database.wait_for_lock(waiting.pid)
         changer.execute(ending)
         error = waiting.result()
