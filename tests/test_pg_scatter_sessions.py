@@ -1,6 +1,8 @@
 """Statements over all shards and the session around them: permission, transactions, settings, time, clients that
 cancel, vanish or dawdle."""
 
+import signal
+import subprocess
 import threading
 
 import psycopg
@@ -302,6 +304,40 @@ def test_a_client_that_leaves_leaves_nothing_behind(cluster, whole, manner, mess
     assert len(cluster.pg_client().ok(ORDERED).rows) == 30
 
 
+@pytest.fixture(scope="module")
+def tls_router(module_cluster):
+    folder = module_cluster.base
+    subprocess.run(["openssl", "req", "-new", "-x509", "-nodes", "-days", "2", "-newkey", "rsa:2048", "-subj",
+                    "/CN=localhost", "-keyout", folder / "tls.key", "-out", folder / "tls.crt"],
+                   check=True, capture_output=True)
+    (folder / "tls.key").chmod(0o600)
+    settings = {"tls": "require", "tls_cert_file": folder / "tls.crt", "tls_key_file": folder / "tls.key"}
+    router = module_cluster.new_router("tls", {"pg": settings}).start()
+    yield router
+    router.stop()
+
+
+def test_under_tls_too_a_client_cancels_sends_ahead_and_leaves(cluster, whole, tls_router):
+    client = cluster.pg_client(tls_router, tls=True)
+    client.ok(ORDERED)
+    with Locked(cluster):
+        client.send(w.query(ORDERED))
+        wait_until(lambda: waiters(cluster) == 1, 10, "it waits")
+        client.send(w.query("SELECT 41"))
+        client.cancel()
+        client.until_ready().refused("57014", "I")
+        assert client.until_ready().value == "41"
+        wait_until(lambda: waiters(cluster) == 0, 10, "no lock waiter is left")
+        client.send(w.extended(SOME, [0, 9]), w.sync())
+        wait_until(lambda: waiters(cluster) == 1, 10, "it waits")
+        client.send(w.query("SELECT 1"))
+        client.close()
+        wait_until(lambda: waiters(cluster) == 0, 10 * SLACK, "no lock waiter is left")
+    client = cluster.pg_client(tls_router, tls=True)
+    assert len(client.ok(LARGE).rows) == 40
+    assert len(client.run(SOME, 0, 100).ok().rows) == 40
+
+
 def test_what_is_sent_ahead_is_answered_afterwards(cluster, whole):
     client = cluster.pg_client()
     with Locked(cluster):
@@ -364,6 +400,25 @@ def test_a_cancel_reaches_a_client_that_dawdles(cluster, whole):
     answer = client.until_ready(30).refused("57014", "I")
     assert not answer.of("C")
     settled(cluster)
+
+
+def test_a_router_that_is_told_to_stop_finishes_what_is_under_way(cluster, whole):
+    router = cluster.new_router().start()
+    busy, transaction, idle = (cluster.pg_client(router) for _ in range(3))
+    transaction.ok("BEGIN")
+    with Locked(cluster):
+        busy.send(w.query(ORDERED))
+        wait_until(lambda: waiters(cluster) == 1, 10, "it waits")
+        router.expected_end = True
+        router.send(signal.SIGTERM)
+        assert [message.code for message in idle.until_closed(10)] == ["57P01"]
+        assert busy.silent(0.2)
+    assert len(busy.until_ready().ok().rows) == 30
+    assert [message.code for message in busy.until_closed(10)] == ["57P01"]
+    # A transaction that had begun goes on to its end.
+    assert len(transaction.ok(ORDERED).rows) == 30
+    transaction.ok("COMMIT")
+    assert router.process.wait(20) == 0
 
 
 # -- errors behind rows --------------------------------------------------------------------------
