@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line pg keyset]
+    run.py [--quick] [--only guard route catalog line pg keyset scatter]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -33,6 +33,7 @@ PARTS = {
     "line": lambda: [*PYTHON, HERE / "line_bench.py"],
     "pg": lambda: [*PYTHON, HERE / "pg_bench.py"],
     "keyset": lambda: [*PYTHON, HERE / "keyset_bench.py"],
+    "scatter": lambda: [*PYTHON, HERE / "scatter_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -70,6 +71,14 @@ TARGETS = {
         "<= 1.10", lambda v: v <= 1.10) for mode in ("simple", "extended", "prepared")},
     "page 1,000 / page 1": (
         "keyset", lambda r: r["late"]["page 1000/page 1"]["latency_us"]["median_of_rounds"], "<= 1.10", lambda v: v <= 1.10),
+    **{f"page of 50 over 3 shards / the slowest shard alone, {mode}, p50": (
+        "scatter", lambda r, mode=mode: r["page_of_50"][mode]["router / slowest shard"]["p50"], "<= 1.5",
+        lambda v: v <= 1.5) for mode in ("simple", "extended")},
+    **{f"page of 50: postgres_fdw / router, {mode}, {quantile}": (
+        "scatter", lambda r, mode=mode, quantile=quantile: r["page_of_50"][mode]["fdw / router"][quantile], ">= 2",
+        lambda v: v >= 2) for mode in ("simple", "extended") for quantile in ("p50", "p99")},
+    "page 1,000 over 3 shards / page 1, p50": (
+        "scatter", lambda r: r["depth"]["page 1000 / page 1"]["p50"], "<= 1.1", lambda v: v <= 1.1),
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (

@@ -39,8 +39,7 @@ KEYSETS = {
 }
 # The same on every shard, so that each reads the others' cursors.
 SECRET = bytes(range(32))
-SETTINGS = {"shared_preload_libraries": "pg_stat_statements", "pg_stat_statements.track": "top",
-            "shared_buffers": "32MB", "lc_messages": "C"}
+SETTINGS = {"shared_preload_libraries": "pg_stat_statements", "shared_buffers": "32MB", "lc_messages": "C"}
 
 
 class Order(NamedTuple):
@@ -104,7 +103,8 @@ class OrdersCluster(Cluster):
     def prepare(instance):
         instance.wait_for_it()
         instance.sql("""CREATE ROLE app LOGIN; CREATE ROLE interlock_router LOGIN;
-                        ALTER ROLE app SET log_statement = 'all'; CREATE EXTENSION pg_stat_statements""",
+                        ALTER ROLE app SET log_statement = 'all'; CREATE EXTENSION pg_stat_statements;
+                        ALTER ROLE app SET pg_stat_statements.track = 'all'""",
                      dbname="postgres")
         instance.sql("CREATE DATABASE app", dbname="postgres")
         instance.sql("CREATE EXTENSION interlock")
@@ -123,7 +123,9 @@ class OrdersCluster(Cluster):
 
     def declare_keysets(self):
         for shard in self.shards:
-            self.instances[shard].sql("SELECT interlock.cursor_key_add(%s)", SECRET)
+            # `interlock apply` gives all shards the same key.
+            if not self.instances[shard].value("SELECT count(*) FROM interlock.cursor_key"):
+                self.instances[shard].sql("SELECT interlock.cursor_key_add(%s)", SECRET)
         for name, (scope, order) in KEYSETS.items():
             self.declare_keyset(name, "orders", scope, order)
 
@@ -208,7 +210,13 @@ class OrdersCluster(Cluster):
     def fetched(self, word="keyset_page("):
         """Rows of statements with `word`, since forget_counts(), on all shards together."""
         return sum(self.everywhere("SELECT coalesce(sum(rows), 0)::int FROM pg_stat_statements s JOIN pg_roles r"
-                                   " ON r.oid = s.userid WHERE rolname = 'app' AND position(%s in query) > 0", word))
+                                   " ON r.oid = s.userid WHERE rolname = 'app' AND toplevel AND position(%s in query) > 0",
+                                   word))
+
+    def read_by_pages(self):
+        """How often keyset_page() has read the table orders, since forget_counts(), on all shards together."""
+        return sum(self.everywhere("SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements"
+                                   " WHERE NOT toplevel AND query ~ '\\morders\\M'"))
 
 
 # -- pages ---------------------------------------------------------------------------------------
