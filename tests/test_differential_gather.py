@@ -1,6 +1,6 @@
 """SELECTs over all shards give what one unsharded database gives, or are refused with a code.
 
-INTERLOCK_DIFF_SEED changes a run.
+INTERLOCK_DIFF_STATEMENTS (20000) and INTERLOCK_DIFF_SEED (of the fresh half) change a run.
 """
 
 import os
@@ -8,13 +8,16 @@ import random
 
 import pytest
 
-from differential import client, gather
+from differential import cases, client, gather
 from differential.gather_runner import GatherRunner
-from differential.gather_shop import CONTROL, GatherShop
+from differential.gather_shop import CONTROL, GROUPS, GatherShop
 from differential.runner import differs
+from support.router import SLACK
 
+STATEMENTS = int(os.environ.get("INTERLOCK_DIFF_STATEMENTS", 20000)) // 4 // SLACK
 FIXED_SEED = 20240229
 FRESH_SEED = int(os.environ.get("INTERLOCK_DIFF_SEED", random.SystemRandom().randrange(1 << 31)))
+FLOOR = 0.99    # of the statements made to be answerable
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,88 @@ def shop(owner, new_folder, router_binary):
         yield made
     finally:
         made.down()
+
+
+@pytest.mark.parametrize("seed", [FIXED_SEED, FRESH_SEED], ids=["fixed", "fresh"])
+def test_generated_statements_over_all_shards_give_what_an_unsharded_database_gives(shop, seed):
+    print(f"seed {seed}")
+    runner = GatherRunner(shop, shop.router_client, random.Random(seed))
+    try:
+        runner.run(STATEMENTS // 2, seed)
+    finally:
+        runner.close()
+    print(runner.summary())
+    assert not runner.faults, runner.told() + "\n" + runner.summary()
+    for kind in ("ordered", "grouped", "aggregate"):
+        assert runner.asked[kind] > STATEMENTS // 40
+        assert runner.share(kind) >= FLOOR, f"of {kind} only {runner.share(kind):.1%} were answered\n{runner.summary(40)}"
+    assert runner.share("refused") == 0.0, f"something that has no exact answer was answered\n{runner.summary()}"
+
+
+@pytest.mark.parametrize("way", ["simple", "extended", "binary"])
+def test_hand_written_statements(shop, way):
+    runner = GatherRunner(shop, shop.router_client, random.Random(FIXED_SEED))
+    try:
+        wrong = [runner.case(expectation, text, way != "simple", way == "binary") for expectation, text in cases.load("gather")]
+    finally:
+        runner.close()
+    wrong = list(filter(None, wrong))
+    assert not wrong, f"{len(wrong)} statements:\n" + "\n".join(wrong)
+
+
+def answers(shop, text):
+    """(the router's result, the unsharded database's)"""
+    found = []
+    for connect in (shop.router_client, shop.plain_client):
+        one = connect()
+        found.append(one.answer(client.query(gather.HINT + text)).results[-1])
+        one.close()
+    return found
+
+
+def test_thousands_of_groups_are_combined_in_several_rounds(shop):
+    text = "SELECT g, count(*), sum(v), avg(v), sum(w), avg(w), avg(at), min(v), max(at) FROM many GROUP BY g"
+    for tail in ("", " ORDER BY g DESC LIMIT 5000 OFFSET 3000"):
+        got, expected = answers(shop, text + tail)
+        assert len(expected.rows) == (5000 if tail else GROUPS)
+        assert differs(got, expected, gather.Statement("", [], ordered=bool(tail))) is None, str(got.error)
+
+
+def test_more_groups_than_the_budget_are_refused_before_the_first_row(shop):
+    for text in ("SELECT id, count(*) FROM many GROUP BY id", "SELECT id, sum(w) FROM many GROUP BY id ORDER BY id LIMIT 10001"):
+        got, expected = answers(shop, text)
+        assert got.error.refusal == "ROW_BUDGET" and not got.rows and expected.error is None
+    got, expected = answers(shop, "SELECT id, sum(w) FROM many GROUP BY id ORDER BY id LIMIT 100 OFFSET 9000")
+    assert differs(got, expected, gather.Statement("", [], ordered=True)) is None and len(got.rows) == 100
+
+
+def test_what_overflows_only_in_sum_is_the_error_an_unsharded_database_gives(shop):
+    homes = dict(zip(shop.homes("brims", shop.rows["brims"]), (row[0] for row in shop.rows["brims"])))
+    assert len(homes) == 3
+    one_each = ", ".join(map(str, homes.values()))
+    for column, sqlstate in (("n", "22003"), ("span", "22008"), ("cash", "22003")):
+        for function in ("sum", "avg") if column != "cash" else ("sum",):
+            text = f"SELECT {function}({column}), count(*) FROM brims WHERE id + 0 IN ({one_each})"
+            got, expected = answers(shop, text)
+            assert differs(got, expected) is None, f"{text}: {got.error or got.rows} instead of {expected.error or expected.rows}"
+            assert (got.error.sqlstate, got.error.message) == (sqlstate, expected.error.message)
+    client_ = shop.router_client()
+    assert client_.answer(client.query(gather.HINT + f"SELECT sum(n) FROM brims WHERE id + 0 IN ({one_each})")).error
+    assert client_.answer(client.query(gather.HINT + "SELECT count(*) FROM brims")).results[0].rows  # the connections serve on
+    client_.close()
+
+
+def test_nothing_goes_to_all_shards_unless_it_is_allowed(shop):
+    router = shop.router_client()
+    try:
+        for text in ("SELECT count(*) FROM things", "SELECT owner, no FROM things ORDER BY owner, no LIMIT 5"):
+            for wrapped in (text, f"/* scatter */ {text}"):
+                error = router.answer(client.query(wrapped)).error
+                assert error.refusal == "R10" and "scatter" in error.hint, str(error)
+            assert router.answer(client.query(f"{text} /* interlock: scatter */")).error.refusal == "R01"
+            assert router.answer(client.query(gather.HINT + text)).error is None
+    finally:
+        router.close()
 
 
 def test_two_unsharded_databases_agree(shop):

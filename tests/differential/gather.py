@@ -21,7 +21,7 @@ COLUMNS = {
     "readings": {"sensor": "bigint", "day": "date", "value": "numeric(10,4)", "label": "text"},
 }
 COLUMNS["nothing"] = COLUMNS["things"]
-# Without a sort key that can be merged, or equal values that look different.
+# Without a sort key that can be merged, or equal values that look different. Groups of td can be merged.
 UNSORTABLE = {"td", "cash", "doc"}
 AMBIGUOUS = {"mixed", "span_odd"}
 EXPRESSIONS = {  # of things: text, type; immutable, and the same whatever a plan does
@@ -74,11 +74,16 @@ class Statement:
 
     def exchange(self, rng):
         """(bytes, what to show): as a Query, or by the extended protocol with parameters."""
-        choice = rng.random()
-        if choice < 0.45:
+        if rng.random() < 0.45:
             text = self.literal_text()
             return client.query(text), text
-        as_parameter = [choice < 0.85 or rng.random() < 0.5 for _ in self.values]
+        prepared = self.prepare(rng)
+        describe = client.describe(b"P", "") if rng.random() < 0.8 else b""
+        return prepared.parse() + prepared.bind() + describe + client.execute() + client.SYNC, str(prepared)
+
+    def prepare(self, rng):
+        choice = rng.random()
+        as_parameter = [choice < 0.7 or rng.random() < 0.5 for _ in self.values]
         numbers, shown = [], []
         for value, is_parameter in zip(self.values, as_parameter):
             if is_parameter:
@@ -86,15 +91,37 @@ class Statement:
                 shown.append(f"${len(numbers)}")
             else:
                 shown.append(value.literal())
-        text = self.text.format(*shown)
         binary = [value.type in (*PACK, "uuid", "text") and rng.random() < 0.5 for value in numbers]
         types = [OIDS[value.type] if form or value.type == "boolean" or rng.random() < 0.4 else 0 for value, form in zip(numbers, binary)]
-        formats = [int(form) for form in binary]
-        results = rng.choice(([], [], [0], [1], [1]))
-        data = (client.parse("", text, types) +
-                client.bind("", "", [value.encoded(form) for value, form in zip(numbers, binary)], formats, results) +
-                (client.describe(b"P", "") if rng.random() < 0.8 else b"") + client.execute() + client.SYNC)
-        return data, f"{text}\n   parameters {[v.value for v in numbers]} types {types} results {results}"
+        return Prepared(self.text.format(*shown), numbers, types, [int(form) for form in binary], rng.choice(([], [], [0], [1], [1])))
+
+
+@dataclass
+class Prepared:
+    """A statement with parameters, as it is parsed once and bound often."""
+
+    text: str
+    values: list
+    types: list
+    formats: list
+    results: list
+
+    def parse(self, name=""):
+        return client.parse(name, self.text, self.types)
+
+    def bind(self, portal="", name=""):
+        values = [value.encoded(form) for value, form in zip(self.values, self.formats)]
+        return client.bind(portal, name, values, self.formats, self.results)
+
+    def other_values(self, rng):
+        """Other numbers where numbers are, NULL now and then: LIMIT and OFFSET among them."""
+        for index, value in enumerate(self.values):
+            if value.type == "bigint" and rng.random() < 0.7:
+                self.values[index] = Value("bigint", rng.choice((0, 1, 2, 4, 9, 30)))
+        return self
+
+    def __str__(self):
+        return f"{self.text}\n   parameters {[v.value for v in self.values]} types {self.types} results {self.results}"
 
 
 class Maker:
@@ -192,6 +219,7 @@ class Maker:
         return f" OFFSET {offset} {self.pick('ROWS', 'ROW')} {rows}" if offset else " " + rows
 
     def finish(self, text, **more):
+        text = self.decorated(text)
         if self.hinted:
             text = self.pick(HINT, HINT, "/*interlock: scatter*/") + text
         text += self.pick("", "", "", ";", " ; ")
@@ -200,6 +228,17 @@ class Maker:
         text = HOLE.sub(lambda found: used.append(self.values[int(found.group(1))]) or f"{{{len(used) - 1}}}", text)
         self.values = used
         return Statement(text, self.values, self.level, constructs=self.constructs, **more)
+
+    def decorated(self, text):
+        """White space, comments and capitals where PostgreSQL does not care."""
+        if self.chance(0.8):
+            return text
+        for word in (" FROM ", " WHERE ", " GROUP BY ", " ORDER BY ", " LIMIT ", " OFFSET ", " AND ", " FILTER ", " AS "):
+            if word in text and self.chance(0.4):
+                spelled = self.pick(word, word.lower(), word.title()).strip().replace(" ", self.pick(" ", "\n", "  ", " /* by */ "))
+                before, after = (self.pick(" ", "\n", "\t", " /*) , ;ORDER BY 1*/ ", " --LIMIT 1 FROM\n", " /* /* ' */ $1 */ ") for _ in range(2))
+                text = text.replace(word, before + spelled + after, 1)
+        return text + self.pick("", "", " -- the end", " /* LIMIT 1 */", "\n")
 
     # -- statements --------------------------------------------------------------------------------
 
@@ -210,10 +249,12 @@ class Maker:
         made = []
         for _ in range(self.rng.randint(1, 5)):
             form = self.rng.random()
-            if form < 0.08:
-                text = self.pick("1", "'x'", "NULL", "true", "1.50", "'2024-01-01'::date", "current_setting('server_encoding')")
+            if form < 0.04 and self.table != "nothing":
+                text = self.pick(f"{self.value('integer', self.pick(1, -5))}::integer + 1", f"coalesce(NULL, {self.value('text', self.pick('é', 'FROM', ''))}::text)")
+            elif form < 0.08:
+                text = self.pick("1", "'x'", "NULL", "true", "1.50", "'2024-01-01'::date")
             elif form < 0.12 and self.table == "things":
-                text = self.pick("i4 + 1.5", "to_char(tz, 'YYYY-MM-DD HH24:MI')", "tz::text", "row(b, i2)", "ARRAY[i2, 3]", "td || tc", "f8 * 2", "tz::date")
+                text = self.pick("i4 + 1.5", "to_char(tz, 'YYYY-MM-DD HH24:MI')", "tz::text || ''", "row(b, i2)", "ARRAY[i2, 3]", "td || tc", "f8 * 2", "tz::date")
             else:
                 text = self.expression()[0]
             alias = self.pick("x{}", "y{}", '"Q {}"', "owner{}", "tc{}", "value{}").format(len(made)) if self.chance(0.35) else None
@@ -293,7 +334,8 @@ class Maker:
         if self.chance(0.65):
             for _ in range(self.pick(1, 1, 2, 3)):
                 text, kind, sortable, same = self.expression()
-                if sortable and same and text not in {group for group, _ in groups} and kind != "jsonb":
+                sortable = sortable or kind == "text"
+                if sortable and same and text not in {group for group, _ in groups}:
                     groups.append((text, kind))
         for text, _ in groups:
             if self.chance(0.85):
@@ -309,7 +351,8 @@ class Maker:
                 alias = targets[place][1] if place is not None else None
                 spelled.append(group if place is None or self.chance(0.6) else alias if alias and self.chance(0.5) else str(place + 1))
             text += " GROUP BY " + ", ".join(spelled)
-            if self.chance(0.6):
+            sortable = all(group in EXPRESSIONS and group not in NO_COLLATION or self.sortable_text(group) for group, _ in groups)
+            if sortable and self.chance(0.6):
                 ordered = True
                 items = []
                 for group, _ in groups:

@@ -45,11 +45,47 @@ class GatherRunner:
                 self.both(session, client.query(f"SET {self.rng.choice(SETTINGS)}"))
             statement = gather.Maker(self.rng, hinted=session is self.sessions[0]).statement(refused)
             data, show = statement.exchange(self.rng)
-            if self.rng.random() < 0.08 and statement.kind != "refused":
+            way = self.rng.random() if statement.kind != "refused" else 1
+            if way < 0.08:
                 self.in_transaction(session, statement, data, show, seed, number)
+            elif way < 0.14:
+                self.prepared(session, statement, seed, number)
+            elif way < 0.17 and statement.ordered:
+                self.in_pieces(session, statement, seed, number)
+            elif way < 0.2:
+                self.together(session, statement, seed, number)
             else:
                 self.compare(session, statement, data, show, seed, number)
         return self.faults
+
+    def prepared(self, session, statement, seed, number):
+        """Parsed once, described, and executed with one set of values after the other."""
+        prepared, name = statement.prepare(self.rng), f"s{number}"
+        for answer in self.both(session, prepared.parse(name) + client.describe(b"S", name) + client.SYNC):
+            if answer.error:
+                return self.compare(session, statement, prepared.parse() + client.SYNC, f"Parse {prepared}", seed, number)
+        for _ in range(3):
+            data = prepared.bind("", name) + client.describe(b"P", "") + client.execute() + client.SYNC
+            self.compare(session, statement, data, f"(prepared) {prepared}", seed, number)
+            prepared.other_values(self.rng)
+        self.both(session, client.close(b"S", name) + client.SYNC)
+
+    def in_pieces(self, session, statement, seed, number):
+        """By a portal that is asked for some rows at a time. Nothing is claimed."""
+        statement.level, prepared = 3, statement.prepare(self.rng)
+        data = (prepared.parse() + prepared.bind("p") + client.execute("p", 2) + client.execute("p", 3) + client.execute("p", 0) +
+                client.close(b"P", "p") + client.SYNC)
+        self.compare(session, statement, data, f"(2, 3, all rows) {prepared}", seed, number)
+
+    def together(self, session, statement, seed, number):
+        """Two in one pipeline, or in one Query. Nothing is claimed."""
+        statement.level, one, two = 3, statement.prepare(self.rng), statement.prepare(self.rng)
+        if self.rng.random() < 0.5:
+            data = one.parse() + one.bind() + client.execute() + two.parse() + two.bind() + client.execute() + client.SYNC
+            self.compare(session, statement, data, f"{one}\n   then {two}", seed, number)
+        else:
+            text = f"{statement.literal_text().rstrip('; ')}; {statement.literal_text()}"
+            self.compare(session, statement, client.query(text), text, seed, number)
 
     def in_transaction(self, session, statement, data, show, seed, number):
         """In a block that is not pinned, under a setting of the block's own."""
@@ -103,6 +139,25 @@ class GatherRunner:
         elif [n.sqlstate for n in got.notices] != [n.sqlstate for n in expected.notices]:
             self.fault("notices", [str(n) for n in expected.notices], [str(n) for n in got.notices], show, seed, number)
         return got.results[-1].error is None
+
+    def case(self, expectation, text, extended=False, binary=False):
+        """A hand-written statement; None, or what is wrong."""
+        session = self.sessions[-1]
+        data = client.query(text)
+        if extended:
+            data = (client.parse("", text) + client.bind("", "", [], [], [1] if binary else []) + client.describe(b"P", "") +
+                    client.execute() + client.SYNC)
+        codes, before = Counter(self.codes), len(self.faults)
+        self.compare(session, gather.Statement(text, [], 3, ordered=expectation == "ordered"), data, text, "hand-written", 0)
+        if len(self.faults) > before:
+            return str(self.faults.pop())
+        code = next(iter(self.codes - codes), None)
+        allowed = set(expectation.split("/"))
+        if "any" in allowed or code in allowed or code and "R" in allowed:
+            return None
+        if code:
+            return f"{expectation}, but it is refused ({code}): {text}"
+        return None if allowed & {"ok", "ordered"} else f"{expectation}, but it is answered: {text}"
 
     def fault(self, what, expected, got, show, seed, number):
         fault = Fault(what, expected, got, show, [], seed, number)

@@ -36,6 +36,8 @@ CREATE TABLE readings (sensor bigint NOT NULL, day date NOT NULL, value numeric(
     PARTITION BY RANGE (day);
 CREATE TABLE readings_old PARTITION OF readings FOR VALUES FROM (MINVALUE) TO ('2024-01-01');
 CREATE TABLE readings_new PARTITION OF readings FOR VALUES FROM ('2024-01-01') TO (MAXVALUE);
+CREATE TABLE many (id bigint PRIMARY KEY, g integer NOT NULL, v numeric, w bigint, at interval);
+CREATE TABLE brims (id bigint PRIMARY KEY, n numeric, span interval, cash money);
 CREATE FUNCTION twice(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 2 * $1';
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO PUBLIC;
 """.format(columns=", ".join(f"{name} {kind}" for name, kind in COLUMNS.items()))
@@ -44,7 +46,8 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO PUBLIC;
 KEYSPACES = {"owners": ("bigint", 16), "notes": ("uuid", 8), "paths": ("text", 9)}
 # table -> (keyspace, key column)
 TABLES = {"things": ("owners", "owner"), "nothing": ("owners", "owner"), "notes": ("notes", "note_id"),
-          "paths": ("paths", "path"), "readings": ("owners", "sensor")}
+          "paths": ("paths", "path"), "readings": ("owners", "sensor"), "many": ("owners", "id"), "brims": ("owners", "id")}
+GROUPS = 9000   # of `many`: the router's budget is 10,000
 
 TEXTS = ["", "a", "A", "b", "B", "aa", "a b", "é", "e\u0301", "É", "z", "ä", "Z", "_", "10", "9", "straße", "o'brien", "\U0001f600", "~"]
 POOLS = {
@@ -83,7 +86,11 @@ def make_rows(seed=4):
              for text in TEXTS for end in ("", "/x", "/\U0001f600", "/y")]
     readings = [(sensor, f"{year}-0{month}-01", rng.choice((None, "0.0000", "1.2500", "-3.0001")), rng.choice(TEXTS))
                 for sensor in range(1, 13) for year in (2023, 2024) for month in (1, 5, 9)]
-    return {"things": things, "nothing": [], "notes": notes, "paths": paths, "readings": readings}
+    many = [(index, index % GROUPS, f"{rng.randrange(10**6)}.{'0' * (index % 4)}5", rng.randrange(1 << 62), f"{index} days")
+            for index in range(3 * GROUPS)]
+    # What one shard can hold, and all together cannot.
+    brims = [(index, "9e131071", "178000000 years", "92233720368547758.07") for index in range(1, 9)]
+    return {"things": things, "nothing": [], "notes": notes, "paths": paths, "readings": readings, "many": many, "brims": brims}
 
 class GatherShop(Cluster):
     """Shards s0, s1, s2, their router; `plain` (on s0's instance) and `control` (on s1's) hold all rows."""
