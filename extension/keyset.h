@@ -105,7 +105,7 @@ struct Keyset {
 };
 
 /// Resolves `declaration` in a new context below the current one; nullptr and *problem when it does
-/// not fit the table.
+/// not fit the table. Takes no lock on the table.
 Keyset *resolve_keyset(const KeysetDeclaration &declaration, Problem *problem);
 
 // --- The table interlock.keyset ---
@@ -128,7 +128,7 @@ Keyset *use_keyset(const text *name);
 
 /// Whether the order is total: a valid, immediate unique index within order and scope whose
 /// columns hold no NULL. And sql_nulls_first and missing_index from what indexes there are.
-bool look_at_indexes(Relation table, Keyset *keyset, Problem *problem);
+bool look_at_indexes(Oid relid, Keyset *keyset, Problem *problem);
 
 /// "CREATE INDEX ..." that would serve the keyset.
 const char *create_index_text(const Keyset &keyset);

@@ -8,15 +8,60 @@ namespace interlock {
 
 namespace {
 
-bool is_whole(Relation index) {
-    return heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, nullptr) &&
-           heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, nullptr);
+// An index as the catalogs show it.
+struct Index {
+    const FormData_pg_index *form;
+    const oidvector *classes;
+    const oidvector *collations;
+    const int2vector *options;
+    bool whole;  ///< no expressions, no predicate
+};
+
+Index read_index(HeapTuple tuple) {
+    const auto get = [tuple](AttrNumber attribute) {
+        bool isnull;
+        return DatumGetPointer(SysCacheGetAttr(INDEXRELID, tuple, attribute, &isnull));
+    };
+    return {reinterpret_cast<const FormData_pg_index *>(GETSTRUCT(tuple)),
+            reinterpret_cast<const oidvector *>(get(Anum_pg_index_indclass)),
+            reinterpret_cast<const oidvector *>(get(Anum_pg_index_indcollation)),
+            reinterpret_cast<const int2vector *>(get(Anum_pg_index_indoption)),
+            heap_attisnull(tuple, Anum_pg_index_indpred, nullptr) &&
+                heap_attisnull(tuple, Anum_pg_index_indexprs, nullptr)};
 }
 
-// Whether key column `position` of the index compares as ORDER BY does.
-bool compares_as_order(Relation index, int position, const SortColumn &sort) {
+// Calls visit(index) for each index of a table.
+template <typename Visit>
+void each_index(Oid relid, Visit visit) {
+    Relation catalog = table_open(IndexRelationId, AccessShareLock);
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_index_indrelid, BTEqualStrategyNumber, F_OIDEQ,
+                ObjectIdGetDatum(relid));
+    SysScanDesc scan = systable_beginscan(catalog, IndexIndrelidIndexId, true, nullptr, 1, &key);
+    List *indexes = NIL;
+    HeapTuple found;
+    while (HeapTupleIsValid(found = systable_getnext(scan)))
+        indexes = lappend_oid(
+            indexes, reinterpret_cast<const FormData_pg_index *>(GETSTRUCT(found))->indexrelid);
+    systable_endscan(scan);
+    table_close(catalog, AccessShareLock);
+    // By OID, as the planner has them: of several that serve, the same one each time.
+    list_sort(indexes, list_oid_cmp);
+    ListCell *cell;
+    foreach (cell, indexes) {
+        HeapTuple tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(lfirst_oid(cell)));
+        if (!HeapTupleIsValid(tuple)) continue;
+        visit(read_index(tuple));
+        ReleaseSysCache(tuple);
+    }
+    list_free(indexes);
+}
+
+// Whether key column `position` of the index compares as ORDER BY does. (That family is of btrees.)
+bool compares_as_order(const Index &index, int position, const SortColumn &sort) {
     const Oid standard = GetDefaultOpClass(sort.base, BTREE_AM_OID);
-    return OidIsValid(standard) && index->rd_opfamily[position] == get_opclass_family(standard);
+    return OidIsValid(standard) &&
+           get_opclass_family(index.classes->values[position]) == get_opclass_family(standard);
 }
 
 int find_attribute(const KeysetColumn *columns, int count, AttrNumber attribute) {
@@ -26,10 +71,9 @@ int find_attribute(const KeysetColumn *columns, int count, AttrNumber attribute)
 }
 
 // Whether at most one row of a scope has the same values in the order's columns, by this index.
-bool makes_total(Relation index, const Keyset &keyset) {
-    const Form_pg_index form = index->rd_index;
-    if (!form->indisunique || !form->indisvalid || !form->indimmediate || !is_whole(index) ||
-        index->rd_rel->relam != BTREE_AM_OID)
+bool makes_total(const Index &index, const Keyset &keyset) {
+    const FormData_pg_index *form = index.form;
+    if (!form->indisunique || !form->indisvalid || !form->indimmediate || !index.whole)
         return false;
     const KeysetDeclaration &declaration = keyset.declaration;
     for (int i = 0; i < form->indnkeyatts; ++i) {
@@ -48,19 +92,18 @@ bool makes_total(Relation index, const Keyset &keyset) {
 // Whether the index holds each scope in the declared order, or wholly in the reverse of it. Where
 // a column has no NULLs their place does not matter, but a statement has to say it as the index
 // does for the planner to see it.
-bool serves(Relation index, const Keyset &keyset, bool *nulls_first) {
-    const Form_pg_index form = index->rd_index;
+bool serves(const Index &index, const Keyset &keyset, bool *nulls_first) {
+    const FormData_pg_index *form = index.form;
     const KeysetDeclaration &declaration = keyset.declaration;
     const int scope_count = declaration.scope_count, order_count = declaration.order_count;
-    if (!form->indisvalid || !is_whole(index) || index->rd_rel->relam != BTREE_AM_OID ||
-        form->indnkeyatts < scope_count + order_count)
+    if (!form->indisvalid || !index.whole || form->indnkeyatts < scope_count + order_count)
         return false;
     std::uint32_t seen = 0;
     for (int i = 0; i < scope_count; ++i) {
         const int found = find_attribute(keyset.scope, scope_count, form->indkey.values[i]);
         if (found < 0 || (seen & (1U << found)) != 0 ||
             !compares_as_order(index, i, keyset.scope_sort[found]) ||
-            index->rd_indcollation[i] != keyset.scope_sort[found].collation)
+            index.collations->values[i] != keyset.scope_sort[found].collation)
             return false;
         seen |= 1U << found;
     }
@@ -70,9 +113,9 @@ bool serves(Relation index, const Keyset &keyset, bool *nulls_first) {
         const SortColumn &sort = keyset.order_sort[i];
         if (form->indkey.values[position] != keyset.order[i].attribute ||
             !compares_as_order(index, position, sort) ||
-            index->rd_indcollation[position] != sort.collation)
+            index.collations->values[position] != sort.collation)
             return false;
-        const std::int16_t option = index->rd_indoption[position];
+        const std::int16_t option = index.options->values[position];
         const bool descending = (option & INDOPTION_DESC) != 0;
         if (i == 0) reversed = descending != sort.descending;
         if ((descending != sort.descending) != reversed) return false;
@@ -91,21 +134,19 @@ const char *comma_list(const KeysetColumn *columns, int count) {
 }
 
 // "End the order with the columns of the primary key: ...", where there is one.
-const char *total_order_hint(Relation table, Oid primary) {
-    if (!OidIsValid(primary)) return "Give the table a primary key, and end the order with it.";
+const char *total_order_hint(Oid relid) {
     StringInfoData hint;
     initStringInfo(&hint);
-    appendStringInfoString(&hint, "End the order with the columns of the primary key:");
-    Relation index = index_open(primary, AccessShareLock);
-    for (int i = 0; i < index->rd_index->indnkeyatts; ++i) {
-        const AttrNumber attribute = index->rd_index->indkey.values[i];
-        appendStringInfo(&hint, "%s %s", i > 0 ? "," : "",
-                         quote_identifier(NameStr(
-                             TupleDescAttr(RelationGetDescr(table), attribute - 1)->attname)));
-    }
-    index_close(index, AccessShareLock);
-    appendStringInfoChar(&hint, '.');
-    return hint.data;
+    each_index(relid, [&](const Index &index) {
+        if (!index.form->indisprimary) return;
+        appendStringInfoString(&hint, "End the order with the columns of the primary key:");
+        for (int i = 0; i < index.form->indnkeyatts; ++i)
+            appendStringInfo(
+                &hint, "%s %s", i > 0 ? "," : "",
+                quote_identifier(get_attname(relid, index.form->indkey.values[i], false)));
+        appendStringInfoChar(&hint, '.');
+    });
+    return hint.len > 0 ? hint.data : "Give the table a primary key, and end the order with it.";
 }
 
 }  // namespace
@@ -131,32 +172,24 @@ const char *create_index_text(const Keyset &keyset) {
     return text.data;
 }
 
-bool look_at_indexes(Relation table, Keyset *keyset, Problem *problem) {
+bool look_at_indexes(Oid relid, Keyset *keyset, Problem *problem) {
     const KeysetDeclaration &declaration = keyset->declaration;
     bool total = false, served = false;
-    Oid primary = InvalidOid;
-    bool nulls_first[max_keyset_columns];
-    List *indexes = RelationGetIndexList(table);
-    ListCell *cell;
-    foreach (cell, indexes) {
-        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+    each_index(relid, [&](const Index &index) {
+        bool nulls_first[max_keyset_columns];
         total = total || makes_total(index, *keyset);
-        if (index->rd_index->indisprimary) primary = RelationGetRelid(index);
-        if (!served && serves(index, *keyset, nulls_first)) {
-            served = true;
-            for (int i = 0; i < declaration.order_count; ++i)
-                keyset->order[i].sql_nulls_first = nulls_first[i];
-        }
-        index_close(index, AccessShareLock);
-    }
-    list_free(indexes);
+        if (served || !serves(index, *keyset, nulls_first)) return;
+        served = true;
+        for (int i = 0; i < declaration.order_count; ++i)
+            keyset->order[i].sql_nulls_first = nulls_first[i];
+    });
     if (!served) keyset->missing_index = create_index_text(*keyset);
     if (total) return true;
     *problem = {ERRCODE_INTERLOCK_NOT_TOTAL_ORDER,
                 psprintf("order of keyset \"%s\" is not total", declaration.name),
                 psprintf("No valid, immediate unique index over NOT NULL columns lies within (%s).",
                          comma_list(keyset->order, declaration.order_count)),
-                total_order_hint(table, primary)};
+                total_order_hint(relid)};
     return false;
 }
 

@@ -22,36 +22,47 @@ bool fail(Problem *problem, int sqlstate, const char *message, const char *detai
     return false;
 }
 
-bool check_table(Relation table, const char *keyset, Problem *problem) {
-    const Form_pg_class form = table->rd_rel;
-    const char *name = RelationGetRelationName(table);
-    if (form->relkind != RELKIND_RELATION && form->relkind != RELKIND_PARTITIONED_TABLE)
-        return fail(problem, ERRCODE_WRONG_OBJECT_TYPE, psprintf("\"%s\" is not a table", name),
-                    "Only ordinary and partitioned tables have keysets.");
-    if (form->relpersistence == RELPERSISTENCE_TEMP || IsCatalogRelation(table) ||
-        form->relnamespace == get_namespace_oid("interlock", true))
+// The table as the catalogs show it. No lock is taken, so that a router can ask for the state of a
+// keyset whatever is done to its table; whoever reads rows has locked the table before.
+struct Table {
+    Oid relid;
+    const char *name;
+    const char *schema;
+    FormData_pg_class form;
+};
+
+bool find_table(Oid relid, Table *table) {
+    HeapTuple tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+    if (!HeapTupleIsValid(tuple)) return false;
+    table->relid = relid;
+    std::memcpy(&table->form, GETSTRUCT(tuple), CLASS_TUPLE_SIZE);
+    table->name = pstrdup(NameStr(table->form.relname));
+    table->schema = get_namespace_name(table->form.relnamespace);
+    ReleaseSysCache(tuple);
+    return table->schema != nullptr;
+}
+
+bool check_table(const Table &table, const char *keyset, Problem *problem) {
+    const FormData_pg_class &form = table.form;
+    if (form.relkind != RELKIND_RELATION && form.relkind != RELKIND_PARTITIONED_TABLE)
         return fail(problem, ERRCODE_WRONG_OBJECT_TYPE,
-                    psprintf("table \"%s\" cannot have a keyset", name),
+                    psprintf("\"%s\" is not a table", table.name),
+                    "Only ordinary and partitioned tables have keysets.");
+    if (form.relpersistence == RELPERSISTENCE_TEMP || IsCatalogRelationOid(table.relid) ||
+        form.relnamespace == get_namespace_oid("interlock", true))
+        return fail(problem, ERRCODE_WRONG_OBJECT_TYPE,
+                    psprintf("table \"%s\" cannot have a keyset", table.name),
                     "It is temporary, or belongs to the system.");
     // A unique index of the parent says nothing of the children's rows.
-    if (form->relkind == RELKIND_RELATION && form->relhassubclass &&
-        find_inheritance_children(RelationGetRelid(table), NoLock) != NIL)
+    if (form.relkind == RELKIND_RELATION && form.relhassubclass &&
+        find_inheritance_children(table.relid, NoLock) != NIL)
         return fail(problem, ERRCODE_INTERLOCK_NOT_TOTAL_ORDER,
                     psprintf("order of keyset \"%s\" is not total", keyset),
                     psprintf("Table \"%s\" has inheritance children, and no index is unique over "
                              "their rows and its own.",
-                             name),
+                             table.name),
                     "Use a partitioned table.");
     return true;
-}
-
-AttrNumber column_of(TupleDesc description, const char *name) {
-    for (int i = 0; i < description->natts; ++i) {
-        const Form_pg_attribute attribute = TupleDescAttr(description, i);
-        if (!attribute->attisdropped && std::strcmp(NameStr(attribute->attname), name) == 0)
-            return attribute->attnum;
-    }
-    return InvalidAttrNumber;
 }
 
 bool check_collation(const char *keyset, const char *column, Oid own, Oid given, SortColumn *sort,
@@ -76,19 +87,25 @@ bool check_collation(const char *keyset, const char *column, Oid own, Oid given,
     return true;
 }
 
-bool resolve_column(Relation table, const char *keyset, const char *name, Oid given,
+bool resolve_column(const Table &table, const char *keyset, const char *name, Oid given,
                     KeysetColumn *column, SortColumn *sort, Problem *problem) {
-    TupleDesc description = RelationGetDescr(table);
-    column->attribute = column_of(description, name);
-    if (column->attribute == InvalidAttrNumber)
+    HeapTuple tuple = SearchSysCacheAttName(table.relid, name);
+    const FormData_pg_attribute *attribute =
+        HeapTupleIsValid(tuple) ? reinterpret_cast<FormData_pg_attribute *>(GETSTRUCT(tuple))
+                                : nullptr;
+    if (attribute == nullptr || attribute->attnum <= 0) {
+        if (attribute != nullptr) ReleaseSysCache(tuple);
         return fail(problem, ERRCODE_UNDEFINED_COLUMN,
                     psprintf("column \"%s\" of keyset \"%s\" does not exist in table \"%s\"", name,
-                             keyset, RelationGetRelationName(table)));
-    const Form_pg_attribute attribute = TupleDescAttr(description, column->attribute - 1);
-    column->name = pstrdup(name);
-    column->quoted = quote_identifier(column->name);
+                             keyset, table.name));
+    }
+    const Oid own_collation = attribute->attcollation;
+    column->attribute = attribute->attnum;
     sort->type = attribute->atttypid;
     sort->nullable = !attribute->attnotnull;
+    ReleaseSysCache(tuple);
+    column->name = pstrdup(name);
+    column->quoted = quote_identifier(column->name);
     if (!resolve_sort_type(sort))
         return fail(problem, ERRCODE_DATATYPE_MISMATCH,
                     psprintf("column \"%s\" of keyset \"%s\" is of type %s, which keysets do not "
@@ -97,14 +114,13 @@ bool resolve_column(Relation table, const char *keyset, const char *name, Oid gi
                     "Scope and order are made of integers, numeric, floats, boolean, text, "
                     "character, bytea, uuid, date, time, timestamps, interval and enums, and of "
                     "domains over these.");
-    if (!check_collation(keyset, name, attribute->attcollation, given, sort, problem)) return false;
-    column->explicit_collation =
-        sort->collation == attribute->attcollation ? InvalidOid : sort->collation;
+    if (!check_collation(keyset, name, own_collation, given, sort, problem)) return false;
+    column->explicit_collation = sort->collation == own_collation ? InvalidOid : sort->collation;
     getTypeInputInfo(sort->base, &column->input, &column->input_parameter);
     return true;
 }
 
-bool resolve_columns(Relation table, Keyset *keyset, Problem *problem) {
+bool resolve_columns(const Table &table, Keyset *keyset, Problem *problem) {
     const KeysetDeclaration &declaration = keyset->declaration;
     const std::size_t scope_count = static_cast<std::size_t>(declaration.scope_count);
     const std::size_t order_count = static_cast<std::size_t>(declaration.order_count);
@@ -169,15 +185,15 @@ void append_string(StringInfo out, const char *string) {
 
 // Everything that decides which rows a cursor has behind it, and nothing that differs between two
 // databases with the same declaration (as OIDs do).
-void digest_keyset(Relation table, Keyset *keyset) {
+void digest_keyset(const Table &table, Keyset *keyset) {
     constexpr const char *format = "interlock keyset 1";
     const KeysetDeclaration &declaration = keyset->declaration;
     StringInfoData bytes, order;
     initStringInfo(&bytes);
     append_string(&bytes, format);
     append_string(&bytes, declaration.name);
-    append_string(&bytes, get_namespace_name(RelationGetNamespace(table)));
-    append_string(&bytes, RelationGetRelationName(table));
+    append_string(&bytes, table.schema);
+    append_string(&bytes, table.name);
     append_string(&bytes, declaration.is_signed ? "signed" : "unsigned");
     append_string(&bytes, psprintf("%d", declaration.scope_count));
     for (int i = 0; i < declaration.scope_count; ++i) {
@@ -212,9 +228,9 @@ void divide_into_segments(Keyset *keyset) {
     }
 }
 
-const char *free_alias(Relation table) {
-    char *alias = pstrdup("page_row");
-    while (column_of(RelationGetDescr(table), alias) != InvalidAttrNumber)
+const char *free_alias(Oid relid) {
+    const char *alias = "page_row";
+    while (get_attnum(relid, alias) != InvalidAttrNumber)
         alias = psprintf("%s_", alias);
     return alias;
 }
@@ -249,10 +265,10 @@ void copy_declaration(const KeysetDeclaration &from, KeysetDeclaration *to) {
 }
 
 // What messages of the system caches the keyset depends on.
-void note_dependencies(Relation table, Keyset *keyset) {
+void note_dependencies(const Table &table, Keyset *keyset) {
     const KeysetDeclaration &declaration = keyset->declaration;
     keyset->namespace_hash =
-        GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(RelationGetNamespace(table)));
+        GetSysCacheHashValue1(NAMESPACEOID, ObjectIdGetDatum(table.form.relnamespace));
     keyset->type_hashes = static_cast<std::uint32_t *>(
         palloc(sizeof(std::uint32_t) * 2 *
                static_cast<std::size_t>(declaration.scope_count + declaration.order_count)));
@@ -269,14 +285,13 @@ void note_dependencies(Relation table, Keyset *keyset) {
         note(keyset->order_sort[i]);
 }
 
-bool resolve_in(Relation table, Keyset *keyset, Problem *problem) {
+bool resolve_in(const Table &table, Keyset *keyset, Problem *problem) {
     if (!check_table(table, keyset->declaration.name, problem)) return false;
-    keyset->row_type = table->rd_rel->reltype;
-    keyset->table = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(table)),
-                                               RelationGetRelationName(table));
-    keyset->row_alias = free_alias(table);
+    keyset->row_type = table.form.reltype;
+    keyset->table = quote_qualified_identifier(table.schema, table.name);
+    keyset->row_alias = free_alias(table.relid);
     if (!resolve_columns(table, keyset, problem) || !resolve_scatter(keyset, problem) ||
-        !look_at_indexes(table, keyset, problem))
+        !look_at_indexes(table.relid, keyset, problem))
         return false;
     divide_into_segments(keyset);
     describe_page(keyset);
@@ -294,15 +309,12 @@ Keyset *resolve_keyset(const KeysetDeclaration &declaration, Problem *problem) {
     Keyset *keyset = static_cast<Keyset *>(palloc0(sizeof(Keyset)));
     keyset->context = context;
     copy_declaration(declaration, &keyset->declaration);
-    Relation table = try_relation_open(declaration.relid, AccessShareLock);
-    bool resolved;
-    if (table == nullptr) {
-        resolved = fail(problem, ERRCODE_UNDEFINED_TABLE,
-                        psprintf("table of keyset \"%s\" does not exist", declaration.name));
-    } else {
-        resolved = resolve_in(table, keyset, problem);
-        relation_close(table, AccessShareLock);
-    }
+    Table table;
+    const bool resolved =
+        find_table(declaration.relid, &table)
+            ? resolve_in(table, keyset, problem)
+            : fail(problem, ERRCODE_UNDEFINED_TABLE,
+                   psprintf("table of keyset \"%s\" does not exist", declaration.name));
     MemoryContextSwitchTo(old);
     // A problem's strings are in the context: it goes with the caller's.
     return resolved ? keyset : nullptr;

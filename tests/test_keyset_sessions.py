@@ -91,6 +91,22 @@ def test_a_page_does_not_wait_for_an_index_that_is_being_made(database):
         changer.execute("ROLLBACK")
 
 
+def test_what_is_known_of_a_keyset_can_be_asked_while_its_table_is_locked(database):
+    """A router asks with each new connection, whatever is done to a table just then."""
+    asking = "SELECT scatter, digest, \"table\"::text, \"order\" FROM interlock.keysets"
+    known = database.sql(asking)
+    assert known[0][1] is not None
+    with database.connect() as session, database.connect() as changer:
+        session.execute("SET lock_timeout = '50ms'")
+        changer.execute("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        assert session.execute(asking).fetchall() == known
+        changer.execute("ALTER TABLE t ALTER a TYPE bigint")
+        assert session.execute(asking).fetchall() == known
+        changer.execute("COMMIT")
+        changed = session.execute(asking).fetchall()
+        assert changed[0][1] != known[0][1] and changed[0][2:] == known[0][2:]
+
+
 def test_rows_of_a_bucket_that_leaves_are_not_in_the_next_page(instance, request):
     shard = Shard(instance, f"keysets_{abs(hash(request.node.name)) % 10**9}").create().describe()
     try:
