@@ -244,6 +244,27 @@ def test_a_frozen_shard_is_late_and_holds_nobody_else_up(failing):
     right(failing)
 
 
+def test_a_locked_table_holds_up_only_what_reads_it(failing):
+    """Not the making of connections, which any statement may need."""
+    holder = lock(failing, "s1")
+    failing.instances["s1"].sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+    wait_until(lambda: not failing.backends()["s1"], 10, "the backends are gone")
+    owner = next(row[1] for row in failing.samples if failing.shard_name(row[1]) == "s1")
+    client = failing.pg_client()
+    with Stopwatch() as watch:
+        assert client.ok(f"SELECT id FROM sample WHERE owner = {owner}").rows
+        assert client.ok("/* interlock: scatter */ SELECT count(*) FROM sample").value == str(len(failing.samples))
+    assert watch.seconds < 1 * SLACK
+    client.ok("SET interlock.page_timeout = '300ms'")
+    with Stopwatch() as watch:
+        pages_of(failing, client).ask(size=SIZE).refused("IL204", "I")
+    assert watch.seconds < 0.3 + 0.3 * SLACK
+    wait_until(lambda: failing.lock_waiters() == 0, 2 * SLACK, "no lock waiter is left")
+    holder.rollback()
+    right(failing)
+    settled(failing)
+
+
 # -- shards that lie ------------------------------------------------------------------------------
 
 
@@ -462,6 +483,26 @@ def test_texts_are_sorted_together_only_by_shards_with_the_same_collations(faili
 
 
 # -- clients that cancel or vanish ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("message", [w.query(TEXT), w.extended(TEXT) + w.sync()], ids=["simple", "extended"])
+def test_a_cancel_in_mid_page_ends_it_on_all_shards_and_nobody_else_is_cancelled(failing, message):
+    client, other = failing.pg_client(), failing.pg_client()
+    holders = [lock(failing, shard) for shard in failing.shards]
+    client.send(message)
+    wait_until(lambda: failing.lock_waiters() == 3, 10, "it waits on three shards")
+    other.send(message)
+    wait_until(lambda: failing.lock_waiters() == 6, 10, "so does another")
+    with Stopwatch() as watch:
+        client.cancel()
+        client.until_ready().refused("57014", "I")
+    assert watch.seconds < 1 * SLACK
+    wait_until(lambda: failing.lock_waiters() == 3, 2 * SLACK, "its statements have ended")
+    for holder in holders:
+        holder.rollback()
+    assert [int(row[0]) for row in other.until_ready().ok().rows] == failing.truth[:SIZE]
+    assert [int(row[0]) for row in client.ok(TEXT).rows] == failing.truth[:SIZE]
+    settled(failing)
 
 
 def test_cancels_at_random_moments_strike_only_their_own_client(failing):
