@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from support.cluster import Cluster
 from support.router import BINARY, environment
 from support.shard import refusal
 from support.wait import wait_until
@@ -14,11 +15,35 @@ KEYS = "SELECT id, secret, created, retired FROM interlock.cursor_key ORDER BY i
 DECLARE = "SELECT interlock.keyset_create('rich', 'account', '{}', 'balance DESC NULLS LAST, account_id')"
 
 
-@pytest.fixture(params=[False, True], ids=["catalog on s0", "catalog apart"])
-def applied(make_cluster, request):
-    cluster = make_cluster(separate_catalog=request.param).start_instances().create_tables().describe()
+def start(cluster):
+    cluster.start_instances().create_tables().describe()
     cluster.apply()
     return cluster
+
+
+@pytest.fixture(params=[False, True], ids=["catalog on s0", "catalog apart"])
+def applied(make_cluster, request):
+    return start(make_cluster(separate_catalog=request.param))
+
+
+@pytest.fixture(scope="module")
+def agreeing(owner, new_folder, router_binary):
+    """A cluster whose shards agree, for all tests of keysets."""
+    cluster = Cluster(new_folder("apply-keysets"), owner)
+    try:
+        yield start(cluster)
+    finally:
+        cluster.down()
+
+
+@pytest.fixture
+def cluster(agreeing):
+    yield agreeing
+    for shard in (agreeing.s0, agreeing.s1):
+        shard.sql("SELECT interlock.keyset_drop(name) FROM interlock.keysets")
+        if not shard.value("SELECT 1 FROM pg_constraint WHERE conname = 'account_pkey'"):
+            shard.sql("ALTER TABLE account ADD PRIMARY KEY (account_id)")
+    assert agreeing.apply().stderr == ""
 
 
 def keys(cluster):
@@ -129,7 +154,8 @@ def test_secrets_are_neither_printed_nor_logged(make_cluster):
         assert not [secret for secret in secrets if secret in "".join(shown).lower()]
 
 
-def test_a_step_that_fails_does_not_show_the_secret_either(applied):
+def test_a_step_that_fails_does_not_show_the_secret_either(make_cluster):
+    applied = start(make_cluster())
     applied.catalog.sql("SELECT interlock.cursor_key_add(signs => false)")
     holder = applied.connect("s1", autocommit=False)
     holder.execute("LOCK TABLE interlock.cursor_key IN SHARE MODE")
@@ -142,7 +168,8 @@ def test_a_step_that_fails_does_not_show_the_secret_either(applied):
     assert len(keys(applied)) == 2
 
 
-def test_an_apply_killed_while_it_gives_out_keys_is_finished_by_the_next_one(applied):
+def test_an_apply_killed_while_it_gives_out_keys_is_finished_by_the_next_one(make_cluster):
+    applied = start(make_cluster())
     applied.catalog.sql("SELECT interlock.cursor_key_add(signs => false)")
     holder = applied.connect("s1", autocommit=False)
     holder.execute("LOCK TABLE interlock.cursor_key IN SHARE MODE")
@@ -165,14 +192,14 @@ def test_an_apply_killed_while_it_gives_out_keys_is_finished_by_the_next_one(app
 # --- keysets that the shards do not agree on -----------------------------------------------------------
 
 
-def test_a_keyset_that_a_shard_lacks_is_told_with_the_statement_that_declares_it(applied):
-    applied.s0.sql("SET client_min_messages = error; " + DECLARE)
-    done = applied.apply()
+def test_a_keyset_that_a_shard_lacks_is_told_with_the_statement_that_declares_it(cluster):
+    cluster.s0.sql("SET client_min_messages = error; " + DECLARE)
+    done = cluster.apply()
     assert 'keyset "rich" is not declared on shard "s1"' in done.stderr and "nothing to do" in done.stdout
     statement = done.stderr.partition("Run there: ")[2].splitlines()[0]
-    applied.s1.sql("SET client_min_messages = error; " + statement)
-    assert applied.apply().stderr == ""
-    assert applied.s1.value("SELECT digest FROM interlock.keysets") == applied.s0.value("SELECT digest FROM interlock.keysets")
+    cluster.s1.sql("SET client_min_messages = error; " + statement)
+    assert cluster.apply().stderr == ""
+    assert cluster.s1.value("SELECT digest FROM interlock.keysets") == cluster.s0.value("SELECT digest FROM interlock.keysets")
 
 
 @pytest.mark.parametrize("difference, words", [
@@ -181,14 +208,14 @@ def test_a_keyset_that_a_shard_lacks_is_told_with_the_statement_that_declares_it
     (DECLARE[:-1] + ", signed => false)", "declared differently"),
     (DECLARE[:-1] + ", max_page => 70)", "page limits"),
     (DECLARE + "; ALTER TABLE account DROP CONSTRAINT account_pkey", "does not fit its table")])
-def test_keysets_that_differ_are_told_by_shard(applied, difference, words):
-    applied.s0.sql("SET client_min_messages = error; " + DECLARE)
-    applied.s1.sql("SET client_min_messages = error; " + difference)
-    text = applied.apply(check=False).stderr
+def test_keysets_that_differ_are_told_by_shard(cluster, difference, words):
+    cluster.s0.sql("SET client_min_messages = error; " + DECLARE)
+    cluster.s1.sql("SET client_min_messages = error; " + difference)
+    text = cluster.apply(check=False).stderr
     assert words in text and '"rich"' in text and '"s1"' in text, text
 
 
-def test_a_keyset_of_one_shard_alone_is_nobodys_business(applied):
-    applied.s0.sql("SET client_min_messages = error; CREATE TABLE own (id int PRIMARY KEY);"
+def test_a_keyset_of_one_shard_alone_is_nobodys_business(cluster):
+    cluster.s0.sql("SET client_min_messages = error; CREATE TABLE own (id int PRIMARY KEY);"
                    "SELECT interlock.keyset_create('own', 'own', '{}', 'id', scatter => false)")
-    assert applied.apply().stderr == ""
+    assert cluster.apply().stderr == ""
