@@ -68,16 +68,6 @@ namespace {
     pg_unreachable();
 }
 
-const Keyspace *require_keyspace(const Ownership &ownership, std::string_view name) {
-    const Keyspace *keyspace = find_keyspace(ownership, name);
-    if (keyspace == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                        errmsg("keyspace \"%.*s\" is not defined in this database",
-                               static_cast<int>(name.size()), name.data()),
-                        errhint("\"interlock apply\" defines it on every shard.")));
-    return keyspace;
-}
-
 [[noreturn]] void refuse_null_key(std::string_view keyspace) {
     ereport(ERROR, (errcode(ERRCODE_NOT_NULL_VIOLATION), errmsg("null shard key"),
                     errdetail("A row without a key belongs to no bucket of keyspace \"%.*s\".",

@@ -101,9 +101,13 @@ void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, b
     keyspace.name_length = std::strlen(keyspace.name);
     if (find_keyspace(*fresh, name_of(keyspace)) != nullptr) return;
     keyspace.buckets = DatumGetInt32(buckets);
-    if (local)
-        keyspace.states = static_cast<BucketState *>(MemoryContextAllocZero(
-            context, sizeof(BucketState) * static_cast<std::size_t>(keyspace.buckets)));
+    if (local) {
+        const std::size_t count = static_cast<std::size_t>(keyspace.buckets);
+        keyspace.states = static_cast<BucketState *>(
+            MemoryContextAllocZero(context, sizeof(BucketState) * count));
+        keyspace.since = static_cast<std::int32_t *>(
+            MemoryContextAllocZero(context, sizeof(std::int32_t) * count));
+    }
     fresh->keyspaces = extend(fresh->keyspaces, fresh->keyspace_count, context);
     fresh->keyspaces[fresh->keyspace_count++] = keyspace;
 }
@@ -138,22 +142,26 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                             });
     // Rows come by keyspace more often than not: remember the last one.
     Keyspace *last = nullptr;
-    there =
-        there &&
-        scan_table(
-            watched[bucket_state], snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
-                const text *text_name = DatumGetTextPP(values[state_keyspace - 1]);
-                const std::string_view name(VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name));
-                if (last == nullptr || name_of(*last) != name)
-                    last = const_cast<Keyspace *>(find_keyspace(*fresh, name));
-                const std::int32_t bucket = DatumGetInt32(values[state_bucket - 1]);
-                if (last == nullptr || last->states == nullptr || bucket < 0 ||
-                    bucket >= last->buckets)
-                    return;
-                const BucketState state = state_of_name(DatumGetTextPP(values[state_state - 1]));
-                last->states[bucket] = state;
-                if (state == BucketState::fenced || state == BucketState::importing) ++last->shut;
-            });
+    there = there &&
+            scan_table(watched[bucket_state], snapshot, 0, nullptr,
+                       [&](const Datum *values, const bool *nulls) {
+                           const text *text_name = DatumGetTextPP(values[state_keyspace - 1]);
+                           const std::string_view name(VARDATA_ANY(text_name),
+                                                       VARSIZE_ANY_EXHDR(text_name));
+                           if (last == nullptr || name_of(*last) != name)
+                               last = const_cast<Keyspace *>(find_keyspace(*fresh, name));
+                           const std::int32_t bucket = DatumGetInt32(values[state_bucket - 1]);
+                           if (last == nullptr || last->states == nullptr || bucket < 0 ||
+                               bucket >= last->buckets)
+                               return;
+                           const BucketState state =
+                               state_of_name(DatumGetTextPP(values[state_state - 1]));
+                           last->states[bucket] = state;
+                           if (state == BucketState::owned && !nulls[state_route_version - 1])
+                               last->since[bucket] = DatumGetInt32(values[state_route_version - 1]);
+                           if (state == BucketState::fenced || state == BucketState::importing)
+                               ++last->shut;
+                       });
     there = there && scan_table(watched[guarded_table], snapshot, 0, nullptr,
                                 [&](const Datum *values, const bool *) {
                                     fresh->guarded =
@@ -220,6 +228,16 @@ const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name)
         if (name_of(*keyspace) == name) return keyspace;
     }
     return nullptr;
+}
+
+const Keyspace *require_keyspace(const Ownership &ownership, std::string_view name) {
+    const Keyspace *keyspace = find_keyspace(ownership, name);
+    if (keyspace == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
+                        errmsg("keyspace \"%.*s\" is not defined in this database",
+                               static_cast<int>(name.size()), name.data()),
+                        errhint("\"interlock apply\" defines it on every shard.")));
+    return keyspace;
 }
 
 BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {

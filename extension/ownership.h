@@ -23,8 +23,9 @@ struct Keyspace {
     KeyFamily family;
     std::int32_t buckets;
     BucketState
-        *states;        ///< one a bucket; nullptr when the keyspace is known from the catalog only
-    std::int32_t shut;  ///< how many buckets are fenced or importing
+        *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
+    std::int32_t *since;  ///< the same: route version under which an owned one came here, or 0
+    std::int32_t shut;    ///< how many buckets are fenced or importing
 };
 
 inline std::string_view name_of(const Keyspace &keyspace) {
@@ -80,6 +81,9 @@ inline const Ownership &current_ownership() {
 
 /// The keyspace of that name, or nullptr.
 const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name);
+
+/// The same; raises 42704 instead.
+const Keyspace *require_keyspace(const Ownership &ownership, std::string_view name);
 
 /// A bucket_state row as it is now; for messages. Strings are palloc'd.
 struct BucketDetails {

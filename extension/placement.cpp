@@ -1,4 +1,4 @@
-// hash_key(), bucket_of(), owns(), owned(): placement as SQL sees it.
+// hash_key(), bucket_of(), owns(): placement as SQL sees it.
 #include "pg.h"
 
 #include "errors.h"
@@ -28,11 +28,7 @@ Place place(FunctionCallInfo fcinfo, const Ownership &ownership) {
     const text *name = PG_GETARG_TEXT_PP(0);
     const KeyType type = argument_type(fcinfo->flinfo, 1);
     const Keyspace *keyspace =
-        find_keyspace(ownership, {VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)});
-    if (keyspace == nullptr)
-        ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
-                        errmsg("keyspace \"%.*s\" is not defined in this database",
-                               static_cast<int>(VARSIZE_ANY_EXHDR(name)), VARDATA_ANY(name))));
+        require_keyspace(ownership, {VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)});
     if (keyspace->family != type.family)
         require_key_type_of(type.base, keyspace->family, keyspace->name);
     return {keyspace,
@@ -61,19 +57,6 @@ INTERLOCK_FUNCTION(interlock_owns) {
     const Place found = place(fcinfo, ownership);
     PG_RETURN_BOOL(ownership.is_shard && !ownership.restored && found.keyspace->states != nullptr &&
                    found.keyspace->states[found.bucket] == BucketState::owned);
-}
-
-/// owned(keyspace text, key anyelement) returns boolean
-INTERLOCK_FUNCTION(interlock_owned) {
-    // The newest state as the statement's first row is looked at; and what messages the session
-    // takes while it runs.
-    GuardCache *cache = guard_cache(fcinfo->flinfo);
-    const Ownership &ownership = cache->calls++ == 0 ? current_ownership() : known_ownership();
-    if (unlikely(ownership.restored)) refuse_restored_copy(ownership);
-    const Place found = place(fcinfo, ownership);
-    if (!ownership.is_shard || found.keyspace->states == nullptr) PG_RETURN_BOOL(false);
-    const BucketState state = found.keyspace->states[found.bucket];
-    PG_RETURN_BOOL(state == BucketState::owned || state == BucketState::fenced);
 }
 
 /// key_family(type oid) returns text: NULL when the type cannot be a shard key

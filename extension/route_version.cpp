@@ -16,7 +16,9 @@ ProcessUtility_hook_type previous_process_utility = nullptr;
     ereport(ERROR, (errcode(ERRCODE_INTERLOCK_STALE_ROUTE),
                     errmsg("route version %d is older than floor %d of shard \"%s\"",
                            guc::route_version, ownership.floor, ownership.shard),
-                    errdetail("The statement uses sharded table \"%s\".", get_rel_name(relid)),
+                    OidIsValid(relid)
+                        ? errdetail("The statement uses sharded table \"%s\".", get_rel_name(relid))
+                        : 0,
                     errhint("Load the current routes, then send the statement again.")));
     pg_unreachable();
 }
@@ -78,6 +80,11 @@ void on_process_utility(PlannedStmt *statement, const char *query, bool read_onl
 }
 
 }  // namespace
+
+void require_current_routes(const Ownership &ownership, Oid relid) {
+    if (unlikely(guc::route_version != 0 && guc::route_version < ownership.floor))
+        refuse(ownership, relid);
+}
 
 void install_route_version_check() {
     previous_executor_start = ExecutorStart_hook;
