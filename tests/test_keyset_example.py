@@ -6,11 +6,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 
 from localcluster.ports import free_port
-from support import ROOT, orders
+from support import ROOT
+from support import orders as data
+from support.order_cluster import newest_first
 from support.wait import wait_until
 
 README = (ROOT / "README.md").read_text()
@@ -42,7 +45,7 @@ def shop(instance, statements):
             connection.execute(statement)
         assert notices == [], "the README's index does not serve its keyset"
         with connection.cursor().copy("COPY orders FROM STDIN") as copy:
-            for order in orders.make_orders():
+            for order in data.make_orders():
                 copy.write_row((order.order_id, order.merchant_id, order.created_at, order.amount))
         connection.execute("GRANT SELECT ON orders TO app")
         first = connection.execute(declare[0]).fetchall()
@@ -52,14 +55,15 @@ def shop(instance, statements):
     return instance
 
 
-@pytest.fixture(scope="module")
-def site(shop, program, tmp_path_factory):
-    path = tmp_path_factory.mktemp("example") / "orders.py"
+@contextmanager
+def running(program, folder, database):
+    """The program as it stands in the README, on a database of a connection string; yields its address."""
+    path = folder / "orders.py"
     path.write_text(program)
     port = free_port()
     log = path.with_suffix(".log").open("wb")
     process = subprocess.Popen([sys.executable, path], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                               env={"DATABASE_URL": shop.conninfo("app", "app"), "PORT": str(port), "PATH": "/usr/bin:/bin"})
+                               env={"DATABASE_URL": database, "PORT": str(port), "PATH": "/usr/bin:/bin"})
     address = f"http://127.0.0.1:{port}"
 
     def up():
@@ -80,6 +84,12 @@ def site(shop, program, tmp_path_factory):
         log.close()
 
 
+@pytest.fixture(scope="module")
+def site(shop, program, tmp_path_factory):
+    with running(program, tmp_path_factory.mktemp("example"), shop.conninfo("app", "app")) as address:
+        yield address
+
+
 def get(site, path, status=200):
     try:
         with urllib.request.urlopen(site + path, timeout=20) as answer:
@@ -96,7 +106,7 @@ def numbers(page):
 
 @pytest.mark.parametrize("size", [37, 300])
 def test_its_links_lead_through_all_orders_and_back(site, size):
-    expected = orders.of_merchant(orders.make_orders(), 7)
+    expected = data.of_merchant(data.make_orders(), 7)
     seen, pages, path = [], [], f"/merchants/7/orders?size={size}"
     while path:
         page = get(site, path)
@@ -121,3 +131,19 @@ def test_a_client_that_alters_a_cursor_or_asks_for_too_much_is_told(site):
         assert "error" in get(site, path, 400), path
     assert "error" in get(site, "/merchants/x/orders", 404) and "error" in get(site, "/", 404)
     assert get(site, "/merchants/99/orders") == {"orders": [], "next": None, "previous": None}
+
+
+def test_the_same_program_serves_the_orders_of_three_shards_through_the_router(program, orders, tmp_path):
+    database = f"host={orders.router.host} port={orders.router.pg_port} dbname=app user=app"
+    expected = [order.order_id for order in newest_first(orders.orders, 7)]
+    with running(program, tmp_path, database) as site:
+        seen, path = [], "/merchants/7/orders?size=97"
+        while path:
+            page = get(site, path)
+            seen += numbers(page)
+            path = page["next"]
+        assert seen == expected
+        back = get(site, get(site, get(site, "/merchants/7/orders?size=97")["next"])["previous"])
+        assert numbers(back) == expected[:97]
+        link = get(site, "/merchants/7/orders?size=5")["next"]
+        assert "error" in get(site, link.replace("/7/", "/8/"), 400)
