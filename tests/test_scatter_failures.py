@@ -145,6 +145,45 @@ def test_a_shard_that_is_gone_at_any_message_is_named_by_a_partial_page(failing,
     settled(failing)
 
 
+PLAIN = {
+    "ordered": f"SELECT order_id FROM orders WHERE merchant_id = {MERCHANT} ORDER BY created_at DESC, order_id DESC LIMIT {SIZE}",
+    "total": "SELECT count(*), sum(quantity) FROM orders",
+    "groups": "SELECT merchant_id, count(*), avg(amount) FROM orders GROUP BY merchant_id ORDER BY merchant_id",
+    "in a transaction": "SELECT count(*) FROM orders",
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_shard_that_is_gone_at_any_message_fails_a_plain_scatter(failing, kind):
+    """Above all a count that lacks a shard's rows must not pass for one."""
+    client = failing.pg_client()
+    client.ok("SET interlock.scatter = on")
+    whole = failing.whole_client().ok(PLAIN[kind]).rows
+    block = kind == "in a transaction"
+
+    def ask():
+        if block:
+            client.ok("BEGIN")
+        answer = client.query(PLAIN[kind])
+        if block:
+            assert answer.status == ("E" if answer.errors else "T")
+            client.ok("ROLLBACK")
+        return answer
+
+    def judge(answer, count):
+        if answer.errors:
+            assert len(answer.errors) == 1 and answer.error.code in DEAD, (count, answer)
+            assert answer.rows == whole[:len(answer.rows)]
+        else:
+            assert answer.rows == whole
+
+    for side in ("frontend", "backend"):
+        cut_everywhere(failing, "s1", side, False, ask, judge)
+    settled(failing)
+    assert sum(failing.everywhere("SELECT count(*)::int FROM pg_stat_activity WHERE usename = 'app'"
+                                  " AND state LIKE 'idle in transaction%'")) == 0
+
+
 def test_a_connection_that_ends_after_any_byte_of_the_answer_fails_the_page(failing):
     proxy, client = failing.proxies["s1"], failing.pg_client()
     pages = pages_of(failing, client, extended=True)
@@ -262,6 +301,30 @@ def test_a_locked_table_holds_up_only_what_reads_it(failing):
     wait_until(lambda: failing.lock_waiters() == 0, 2 * SLACK, "no lock waiter is left")
     holder.rollback()
     right(failing)
+    settled(failing)
+
+
+def test_a_pool_that_is_used_up_makes_its_shard_late(failing):
+    holders = [failing.pg_client() for _ in range(POOL)]
+    user = next(order.user_id for order in failing.orders if failing.shard_name(order.user_id) == "s2")
+    for holder in holders:
+        holder.ok("BEGIN")
+        holder.ok(f"SELECT count(*) FROM orders WHERE user_id = {user}")
+    client = failing.pg_client()
+    client.ok("SET interlock.page_timeout = '300ms'")
+    pages = pages_of(failing, client)
+    mark = failing.mark()
+    with Stopwatch() as watch:
+        refusal = pages.ask(size=SIZE)
+    assert refusal.codes[0] in ("IL204", "IL033") and watch.seconds < 0.3 + 0.3 * SLACK
+    assert sum(failing.issued(mark).values()) == 0, "nothing is sent before all have a connection"
+    client.ok("SET interlock.partial_pages = on")
+    page = pages.page(size=SIZE)
+    assert page.missing == ["s2"] and len(page) == SIZE
+    holders.pop().ok("ROLLBACK")
+    assert pages.page(size=SIZE).complete
+    for holder in holders:
+        holder.ok("ROLLBACK")
     settled(failing)
 
 

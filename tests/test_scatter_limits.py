@@ -164,6 +164,36 @@ def test_a_partial_page_is_only_for_those_who_ask(orders, hurried):
     assert len(client.ok(text.format(", upper(cursor)")).rows) == 50
 
 
+def test_only_a_shard_that_is_late_or_away_can_be_missing(orders, hurried):
+    """What a shard says against the statement is told, also where pages may be partial."""
+    hurried.client.ok("SET interlock.partial_pages = on")
+    cursor = hurried.page(size=50).cursors[-1]
+    hurried.ask(after=cursor[:-1], size=50).refused("IL201", "I")
+    alone = next(order for order in newest_first(orders.orders, 3) if orders.shard_name(order.user_id) == "s1")
+    hurried.columns = f"1 / ((p.item).order_id - {alone.order_id})"
+    hurried.ask(size=1000).refused("22012", "I")
+    hurried.columns = "(p.item).order_id"
+    assert hurried.page(size=50).complete
+
+
+@pytest.mark.parametrize("partial", [False, True], ids=["strict", "partial"])
+def test_a_late_shard_leaves_no_transaction_open(orders, hurried, partial):
+    """Within a transaction block each shard's part is one of its own."""
+    client = hurried.client
+    client.ok(f"SET interlock.partial_pages = {partial}")
+    holder = lock(orders, "s0")
+    client.ok("BEGIN")
+    answer = hurried.ask(size=50)
+    if partial:
+        assert hurried.read(answer).missing == ["s0"] and answer.status == "T"
+    else:
+        answer.refused("IL204", "E")
+    client.ok("ROLLBACK")
+    wait_until(lambda: orders.lock_waiters() == 0 and orders.active() == 0, 2 * SLACK, "all have ended")
+    holder.rollback()
+    assert hurried.page(size=50).complete
+
+
 def test_two_missing_shards_are_both_named_and_with_none_left_the_page_fails(orders, hurried):
     hurried.client.ok("SET interlock.partial_pages = on")
     holders = [lock(orders, "s1"), lock(orders, "s2")]
@@ -315,6 +345,36 @@ def test_rows_of_buckets_the_answering_shard_does_not_own_are_not_counted(change
         set_state("owned")
         s1.sql("DELETE FROM orders WHERE interlock.bucket_of('accounts', user_id) = ANY(%s)", buckets)
         set_state("nothing")
+
+
+def test_a_bucket_that_changes_its_shard_during_a_walk_is_read_once(changed_orders):
+    """Its rows are copied, then it is given up by one shard and taken by the other, between two pages."""
+    orders = changed_orders
+    s0, s1 = orders.instances["s0"], orders.instances["s1"]
+    (bucket, *_) = [row[0] for row in s0.sql("SELECT bucket FROM interlock.bucket_state WHERE keyspace = 'accounts'"
+                                             " AND state = 'owned' ORDER BY 1")]
+    put = ("INSERT INTO interlock.bucket_state VALUES ('accounts', %s, %s, %s, 2)"
+           " ON CONFLICT (keyspace, bucket) DO UPDATE SET state = excluded.state, peer = excluded.peer")
+    rows = s0.sql("SELECT * FROM orders WHERE interlock.bucket_of('accounts', user_id) = %s", bucket)
+    walk = orders.pages().walk(50)
+    walked = [next(walk), next(walk)]
+    with s1.connect() as mover, mover.transaction():
+        mover.execute(put, (bucket, "owned", None))
+        with mover.cursor().copy("COPY orders FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        mover.execute(put, (bucket, "importing", "s0"))
+    try:
+        walked += [next(walk), next(walk)]
+        s0.sql(put, bucket, "moved", "s1")
+        s1.sql(put, bucket, "owned", None)
+        walked += list(walk)
+        assert numbers(walked) == [order.order_id for order in newest_first(orders.orders, 3)]
+    finally:
+        s1.sql(put, bucket, "owned", None)
+        s1.sql("DELETE FROM orders WHERE interlock.bucket_of('accounts', user_id) = %s", bucket)
+        s1.sql("DELETE FROM interlock.bucket_state WHERE keyspace = 'accounts' AND bucket = %s", bucket)
+        s0.sql(put, bucket, "owned", None)
 
 
 def test_rows_of_a_fenced_bucket_are_still_its_shards(orders):
