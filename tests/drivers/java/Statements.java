@@ -156,6 +156,31 @@ class Statements {
                 }
             }
         });
+        check("statements over all shards, whole and in parts", () -> {
+            var sql = "/* interlock: scatter */ SELECT order_id, account_id, placed_at FROM orders"
+                    + " WHERE order_id > ? ORDER BY order_id DESC, account_id LIMIT ?";
+            var totals = "/* interlock: scatter */ SELECT account_id, count(*), sum(order_id) FROM orders"
+                    + " WHERE order_id > ? GROUP BY account_id ORDER BY account_id DESC LIMIT 9";
+            var seen = new ArrayList<Object>();
+            for (var mode : new String[] {"simple", "extended", "extendedForPrepared", "extendedCacheEverything"}) {
+                try (var connection = connect("preferQueryMode", mode, "prepareThreshold", "1")) {
+                    for (int i = 0; i < 3; i++) {
+                        seen.add(query(connection, sql, 1000L, 20 + i));
+                        seen.add(query(connection, totals, 1000L));
+                    }
+                    connection.setAutoCommit(false);
+                    try (var statement = prepare(connection, sql, 1000L, 70); var other = prepare(connection, totals, 1000L)) {
+                        statement.setFetchSize(7);
+                        var first = statement.executeQuery();
+                        for (int i = 0; i < 10 && first.next(); i++) seen.add(first.getLong(1));
+                        seen.add(rows(other.executeQuery()));
+                        seen.add(rows(first));
+                    }
+                    connection.commit();
+                }
+            }
+            return seen;
+        });
         check("scrollable and updatable results", () -> {
             long key = S1.pop();
             try (var connection = connect(); var statement = connection.prepareStatement(

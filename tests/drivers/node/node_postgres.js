@@ -51,6 +51,24 @@ check("settings of the connection are in force", () => withClient(
     return seen;
   }));
 
+check("statements over all shards, whole and in parts", () => withClient({}, async (client) => {
+  const hint = '/* interlock: scatter */ ';
+  const sql = hint + 'SELECT order_id, account_id, placed_at FROM orders WHERE order_id > $1'
+    + ' ORDER BY order_id DESC, account_id LIMIT $2';
+  const seen = [await rows(client, sql.replace('$1', '1000').replace('$2', '30')),
+    await rows(client, sql, [1000, 30]),
+    await rows(client, {name: 'newest', text: sql, values: [1000, 9]}),
+    await rows(client, {name: 'newest', text: sql, values: [1500, 8]}),
+    await rows(client, hint + 'SELECT placed_at, count(*), avg(order_id) FROM orders GROUP BY placed_at ORDER BY 1')];
+  await client.query('BEGIN');
+  const cursor = client.query(new Cursor(sql, [1000, 25]));
+  seen.push(await cursor.read(10), await cursor.read(10), await cursor.read(10), await cursor.read(10));
+  await cursor.close();
+  seen.push(await rows(client, sql, [2000, 3]));
+  await client.query('COMMIT');
+  return seen;
+}));
+
 check("creates, reads, updates and deletes", async () => {
   const key = s0();
   const seen = [];
