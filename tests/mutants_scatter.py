@@ -14,7 +14,7 @@ BUDGET = (f"{GATHER}more_groups_than_the_budget_are_refused_before_the_first_row
 WALKS = ("tests/test_differential_pages.py::test_walks_in_both_directions_show_the_same_pages",)
 MERGE, SUMS = "router/session/scatter_aggregate.cpp", "router/session/scatter_partials.cpp"
 ROWS, KEYS = "router/sql/scatter_rows.cpp", "router/sql/scatter_keys.cpp"
-COLUMNS = "router/sql/scatter_aggregate.cpp"
+COLUMNS, ENGINE = "router/sql/scatter_aggregate.cpp", "router/session/scatter.cpp"
 
 mutants.MUTANTS = [
     Mutant("rows-of-others", "a scatter counts only rows of buckets the shard owns", ROWS,
@@ -39,6 +39,11 @@ mutants.MUTANTS = [
            CASES),
     Mutant("filter-lost", "FILTER of a partial", COLUMNS, "std::string rest(text_->text(*arguments));",
            'std::string rest(text_->text(*arguments));\n    if (const auto at = rest.find(" FILTER"); at != rest.npos) rest.resize(at);', CASES),
+    Mutant("limit-without-offset", "LIMIT + OFFSET rows of each shard", ROWS, "OPERATOR(pg_catalog.+) \" + skipped", "OPERATOR(pg_catalog.+) 0 * \" + skipped",
+           GENERATED),
+    Mutant("last-row-lost", "the first rows of the merge are the page", ENGINE, "if (extent.give && given >= *extent.give) co_return end();",
+           "if (extent.give && given + 1 >= *extent.give) co_return end();", (GENERATED + WALKS)),
+    Mutant("page-backwards-as-forwards", "a page before a cursor is the end of the merge", ENGINE, "whole = wish.backward ||", "whole =", WALKS),
 ]
 
 if __name__ == "__main__":
