@@ -76,6 +76,7 @@ struct Keyset {
     const char *table;      ///< qualified and quoted
     const char *row_alias;  ///< for its rows in SQL: no column has this name
     Oid row_type;
+    bool plain_rows;  ///< rows are stored as the row type has them: of one table, no column dropped
     KeysetColumn *scope;
     SortColumn *scope_sort;
     KeysetColumn *order;

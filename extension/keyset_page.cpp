@@ -10,6 +10,7 @@ extern "C" {
 #include "tcop/dest.h"
 #include "utils/datum.h"
 #include "utils/tuplestore.h"
+#include "utils/typcache.h"
 }
 
 #include "errors.h"
@@ -33,6 +34,7 @@ struct PageWriter {
     CursorWriter cursors;
     Tuplestorestate *store;
     TupleDesc description;
+    TupleDesc row_type;          // of the table; while a range is read
     MemoryContext row_context;   // reset with every row
     MemoryContext page_context;  // lives as long as the page is made
     StringInfoData sort_key;     // with a varlena header
@@ -58,13 +60,65 @@ void put_row(PageWriter *writer, const PageRow &row) {
     tuplestore_putvalues(writer->store, writer->description, values, nulls);
 }
 
+// The lock on the table keeps it as the keyset knows it. But what is read as another type crashes
+// the server, so this is looked at again.
+bool fits(const Keyset &keyset, TupleDesc row_type, TupleDesc description) {
+    if (!keyset.plain_rows) {
+        if (description->natts != keyset.declaration.order_count + 1 ||
+            TupleDescAttr(description, 0)->atttypid != keyset.row_type)
+            return false;
+        for (int i = 0; i < keyset.declaration.order_count; ++i)
+            if (TupleDescAttr(description, i + 1)->atttypid != keyset.order_sort[i].type)
+                return false;
+        return true;
+    }
+    if (description->natts != row_type->natts) return false;
+    for (int i = 0; i < description->natts; ++i)
+        if (TupleDescAttr(description, i)->atttypid != TupleDescAttr(row_type, i)->atttypid)
+            return false;
+    for (int i = 0; i < keyset.declaration.order_count; ++i) {
+        const AttrNumber attribute = keyset.order[i].attribute;
+        if (attribute > row_type->natts ||
+            TupleDescAttr(row_type, attribute - 1)->atttypid != keyset.order_sort[i].type)
+            return false;
+    }
+    return true;
+}
+
 void start(DestReceiver *self, int, TupleDesc description) {
-    const Keyset &keyset = *reinterpret_cast<PageWriter *>(self)->keyset;
-    bool fits = description->natts == keyset.declaration.order_count + 1 &&
-                TupleDescAttr(description, 0)->atttypid == keyset.row_type;
-    for (int i = 0; fits && i < keyset.declaration.order_count; ++i)
-        fits = TupleDescAttr(description, i + 1)->atttypid == keyset.order_sort[i].type;
-    if (!fits) elog(ERROR, "table of keyset \"%s\" has changed", keyset.declaration.name);
+    PageWriter *writer = reinterpret_cast<PageWriter *>(self);
+    const Keyset &keyset = *writer->keyset;
+    writer->row_type = lookup_rowtype_tupdesc(keyset.row_type, -1);
+    if (!fits(keyset, writer->row_type, description))
+        elog(ERROR, "table of keyset \"%s\" has changed", keyset.declaration.name);
+}
+
+void stop(DestReceiver *self) {
+    ReleaseTupleDesc(reinterpret_cast<PageWriter *>(self)->row_type);
+}
+
+// The row as one value. Plain rows come from the scan as they are stored, and are copied.
+Datum row_value(const PageWriter &writer, TupleTableSlot *slot) {
+    if (!writer.keyset->plain_rows) return slot->tts_values[0];
+    bool made;
+    HeapTuple tuple = ExecFetchSlotHeapTuple(slot, false, &made);
+    // A row from before a column was added does not have it.
+    if (HeapTupleHeaderGetNatts(tuple->t_data) < writer.row_type->natts) {
+        slot_getallattrs(slot);
+        tuple = heap_form_tuple(writer.row_type, slot->tts_values, slot->tts_isnull);
+    }
+    return heap_copy_tuple_as_datum(tuple, writer.row_type);
+}
+
+// The values that the order compares, in memory of the row.
+void read_order_values(const Keyset &keyset, TupleTableSlot *slot, Datum *values, bool *nulls) {
+    for (int i = 0; i < keyset.declaration.order_count; ++i) {
+        const int attribute = keyset.plain_rows ? keyset.order[i].attribute : i + 2;
+        values[i] = slot_getattr(slot, attribute, &nulls[i]);
+        // What is stored out of line or compressed is fetched once, for the cursor and the key.
+        if (!nulls[i] && TupleDescAttr(slot->tts_tupleDescriptor, attribute - 1)->attlen == -1)
+            values[i] = PointerGetDatum(PG_DETOAST_DATUM_PACKED(values[i]));
+    }
 }
 
 bool take(TupleTableSlot *slot, DestReceiver *self) {
@@ -72,17 +126,11 @@ bool take(TupleTableSlot *slot, DestReceiver *self) {
     const Keyset &keyset = *writer->keyset;
     const int count = keyset.declaration.order_count;
     MemoryContext old = MemoryContextSwitchTo(writer->row_context);
-    slot_getallattrs(slot);
     Datum values[max_keyset_columns];
-    const bool *nulls = slot->tts_isnull + 1;
-    for (int i = 0; i < count; ++i) {
-        values[i] = slot->tts_values[i + 1];
-        // What is stored out of line or compressed is fetched once, for the cursor and the key.
-        if (!nulls[i] && TupleDescAttr(slot->tts_tupleDescriptor, i + 1)->attlen == -1)
-            values[i] = PointerGetDatum(PG_DETOAST_DATUM_PACKED(values[i]));
-    }
+    bool nulls[max_keyset_columns];
+    read_order_values(keyset, slot, values, nulls);
     PageRow row = {
-        slot->tts_values[0],
+        row_value(*writer, slot),
         PointerGetDatum(write_cursor(&writer->cursors, keyset.order_sort, count, values, nulls)),
         static_cast<Datum>(0)};
     if (keyset.mergeable) {
@@ -119,7 +167,7 @@ void open_writer(PageWriter *writer, const Keyset &keyset, const Scope &scope, b
                  std::int32_t page_size) {
     writer->receiver.receiveSlot = take;
     writer->receiver.rStartup = start;
-    writer->receiver.rShutdown = nothing;
+    writer->receiver.rShutdown = stop;
     writer->receiver.rDestroy = nothing;
     writer->receiver.mydest = DestTuplestore;
     writer->keyset = &keyset;

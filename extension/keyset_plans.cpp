@@ -55,8 +55,8 @@ const char *range_query(const Keyset &keyset, const PlanSet &set, const Range &r
     const ParameterStyle style = {keyset.row_alias, scope_numbers, order_numbers, false};
     StringInfoData query;
     initStringInfo(&query);
-    appendStringInfo(&query, "SELECT %s", keyset.row_alias);
-    for (int i = 0; i < declaration.order_count; ++i) {
+    appendStringInfo(&query, keyset.plain_rows ? "SELECT %s.*" : "SELECT %s", keyset.row_alias);
+    for (int i = 0; i < declaration.order_count && !keyset.plain_rows; ++i) {
         appendStringInfoString(&query, ", ");
         append_column(&query, style, keyset.order[i]);
     }

@@ -27,8 +27,8 @@ struct PagePlans {
 PlanSet *plans_for(Keyset *keyset, bool backward, bool has_cursor, std::uint32_t null_mask,
                    std::int32_t page_size);
 
-/// The plan of one range. Its rows are: the table's row, then the order's columns. Call between
-/// SPI_connect() and SPI_finish().
+/// The plan of one range. Its rows are the table's columns where rows are plain, else the table's
+/// row as one value and then the order's columns. Call between SPI_connect() and SPI_finish().
 SPIPlanPtr plan_of_range(Keyset *keyset, PlanSet *set, int range);
 
 void free_plans(Keyset *keyset);

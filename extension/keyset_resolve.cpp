@@ -235,6 +235,16 @@ const char *free_alias(Oid relid) {
     return alias;
 }
 
+bool has_plain_rows(const Table &table) {
+    if (table.form.relkind != RELKIND_RELATION) return false;
+    for (int i = 1; i <= table.form.relnatts; ++i) {
+        HeapTuple tuple = SearchSysCacheAttNum(table.relid, static_cast<AttrNumber>(i));
+        if (!HeapTupleIsValid(tuple)) return false;
+        ReleaseSysCache(tuple);
+    }
+    return true;
+}
+
 void describe_page(Keyset *keyset) {
     TupleDesc description = CreateTemplateTupleDesc(5);
     TupleDescInitEntry(description, 1, "item", keyset->row_type, -1, 0);
@@ -290,6 +300,7 @@ bool resolve_in(const Table &table, Keyset *keyset, Problem *problem) {
     keyset->row_type = table.form.reltype;
     keyset->table = quote_qualified_identifier(table.schema, table.name);
     keyset->row_alias = free_alias(table.relid);
+    keyset->plain_rows = has_plain_rows(table);
     if (!resolve_columns(table, keyset, problem) || !resolve_scatter(keyset, problem) ||
         !look_at_indexes(table.relid, keyset, problem))
         return false;

@@ -294,6 +294,25 @@ SELECT count(*) FROM interlock.keysets;
 DROP DOMAIN percent;
 DROP TYPE mood;
 
+-- rows come whole, however they are stored: out of line, compressed, from before a column was added
+CREATE TABLE documents (id bigint PRIMARY KEY, title text COLLATE "C" NOT NULL, body text, bytes bytea);
+ALTER TABLE documents ALTER bytes SET STORAGE EXTERNAL;
+INSERT INTO documents SELECT g, repeat(g::text, 500 * g), repeat('body ' || g, 3000 * g), decode(repeat(md5(g::text), 400 * g), 'hex') FROM generate_series(1, 4) g;
+ALTER TABLE documents ADD COLUMN added integer DEFAULT 5, ADD COLUMN later text;
+INSERT INTO documents VALUES (5, 'five', 'body', '\x05', NULL, 'later');
+SELECT interlock.keyset_create('documents', 'documents', '{}', 'id');
+SELECT (item).id, item = d AS equal, length((item).title) AS title, length((item).body) AS body, length((item).bytes) AS bytes, (item).added, (item).later
+  FROM interlock.keyset_page('documents', NULL::documents) JOIN documents d ON d.id = (item).id ORDER BY 1;
+SELECT (item).id, item = d AS equal FROM interlock.keyset_page('documents', NULL::documents, before => (SELECT interlock.keyset_cursor('documents', d) FROM documents d WHERE id = 3)) JOIN documents d ON d.id = (item).id ORDER BY 1;
+SET client_min_messages = error;
+SELECT interlock.keyset_create('titles', 'documents', '{}', 'title DESC, id');
+RESET client_min_messages;
+SELECT (item).id, length(cursor) > 1000 AS long FROM interlock.keyset_page('titles', NULL::documents, page_size => 3);
+SELECT (item).id FROM interlock.keyset_page('titles', NULL::documents, after => (SELECT interlock.keyset_cursor('titles', d) FROM documents d WHERE id = 3));
+CREATE TABLE copies AS SELECT (item).* FROM interlock.keyset_page('documents', NULL::documents);
+SELECT count(*) FROM copies JOIN documents USING (id, title, body, bytes) WHERE (copies.added, copies.later) IS NOT DISTINCT FROM (documents.added, documents.later);
+DROP TABLE copies, documents;
+
 -- partitions, one of which has its columns elsewhere
 CREATE TABLE events (event_id bigint, day date NOT NULL, PRIMARY KEY (event_id, day)) PARTITION BY RANGE (day);
 CREATE TABLE events_1 (note text, day date NOT NULL, event_id bigint NOT NULL);
