@@ -15,6 +15,8 @@ WALKS = ("tests/test_differential_pages.py::test_walks_in_both_directions_show_t
 MERGE, SUMS = "router/session/scatter_aggregate.cpp", "router/session/scatter_partials.cpp"
 ROWS, KEYS = "router/sql/scatter_rows.cpp", "router/sql/scatter_keys.cpp"
 COLUMNS, ENGINE = "router/sql/scatter_aggregate.cpp", "router/session/scatter.cpp"
+FACE = "router/session/pg_scatter.cpp"
+SESSIONS = "tests/test_pg_scatter_sessions.py::test_"
 
 mutants.MUTANTS = [
     Mutant("rows-of-others", "a scatter counts only rows of buckets the shard owns", ROWS,
@@ -44,6 +46,25 @@ mutants.MUTANTS = [
     Mutant("last-row-lost", "the first rows of the merge are the page", ENGINE, "if (extent.give && given >= *extent.give) co_return end();",
            "if (extent.give && given + 1 >= *extent.give) co_return end();", (GENERATED + WALKS)),
     Mutant("page-backwards-as-forwards", "a page before a cursor is the end of the merge", ENGINE, "whole = wish.backward ||", "whole =", WALKS),
+    Mutant("no-back-pressure", "a slow client costs no memory", FACE,
+           "if (out_.size() < out_limit || co_await make_room()) continue;", "if (true) continue;",
+           (f"{SESSIONS}a_slow_client_gets_every_row_and_costs_no_memory",)),
+    Mutant("failure-is-the-end", "an error behind rows", FACE,
+           "refused = gave_up_.is_set() ? cancelled_by_client() : scatter.take_refusal();", "co_return true;",
+           (f"{SESSIONS}a_shard_that_dies_in_mid_answer_is_an_error_and_not_a_short_page",)),
+    Mutant("portal-keeps-shards", "a described portal holds nothing", FACE, "if (!scatter_open_) return;", "if (true) return;",
+           ("tests/test_pg_scatter.py::test_a_portal_that_is_described_and_never_executed_holds_nothing",)),
+    Mutant("any-isolation", "READ COMMITTED only", FACE, "if (in_block() && !block_reads_committed())", "if (false)",
+           (f"{SESSIONS}a_transaction_with_one_snapshot_does_not",)),
+    Mutant("deaf", "a client that leaves", FACE, "gone_ = true;\n    gave_up_.set();", "gone_ = true;",
+           (f"{SESSIONS}a_client_that_leaves_leaves_nothing_behind",)),
+    Mutant("no-prologue", "the transaction's settings", FACE, "request.prologue = scatter_prologue();", "",
+           (f"{SESSIONS}a_transaction_that_is_not_on_a_shard_takes_them",)),
+    Mutant("no-settings", "the session's settings", FACE,
+           "request.parameters_in_force = in_block() ? block_->parameters : parameters_;", "",
+           (f"{SESSIONS}settings_reach_every_shard",)),
+    Mutant("other-columns", "columns as described", FACE, "return told != 0 && told !=", "return false && told !=",
+           (f"{SESSIONS}columns_that_change_under_a_described_statement_are_told",)),
 ]
 
 if __name__ == "__main__":

@@ -451,25 +451,35 @@ def test_an_error_in_the_last_row_is_an_error(cluster, whole):
 
 
 def test_columns_that_change_under_a_described_statement_are_told(cluster, whole):
-    def talk(client):
-        client.ask(w.parse(SCATTER + "SELECT * FROM account ORDER BY account_id LIMIT 3", "s"),
-                   w.describe_statement("s")).ok()
+    sql = SCATTER + "SELECT * FROM account ORDER BY account_id LIMIT 3"
+
+    def talk(client, everywhere):
+        client.ask(w.parse(sql, "s"), w.describe_statement("s")).ok()
         client.ask(w.bind([], "s"), w.execute()).ok()
-        server.sql("ALTER TABLE account ADD COLUMN extra int", **where)
-        for one in ([cluster.s1] if server is cluster.s0 and not where else []):
-            one.sql("ALTER TABLE account ADD COLUMN extra int")
+        everywhere("ALTER TABLE account ADD COLUMN extra int")
         try:
             client.ask(w.bind([], "s"), w.execute()).refused("0A000", "I")
         finally:
-            server.sql("ALTER TABLE account DROP COLUMN extra", **where)
-            for one in ([cluster.s1] if server is cluster.s0 and not where else []):
-                one.sql("ALTER TABLE account DROP COLUMN extra")
+            everywhere("ALTER TABLE account DROP COLUMN extra")
         client.ask(w.bind([], "s"), w.execute()).ok()
 
-    server, where = cluster.s0, {"dbname": "whole"}
-    talk(whole.client())
-    where = {}
-    talk(cluster.pg_client())
+    def on_shards(text):
+        for name in ("s0", "s1"):
+            cluster.instances[name].sql(text)
+
+    talk(whole.client(), whole.sql)
+    client = cluster.pg_client()
+    talk(client, on_shards)
+    # A portal, too: the shards are free while its client pauses, and the table with them.
+    client.send(w.parse(sql), w.bind(), w.describe_portal(), w.flush())
+    client.until("T")
+    on_shards("ALTER TABLE account ADD COLUMN extra int")
+    try:
+        client.send(w.execute(), w.sync())
+        client.until_ready().refused("0A000", "I")
+    finally:
+        on_shards("ALTER TABLE account DROP COLUMN extra")
+    assert client.run(sql).kinds == "12TDDDCZ"
 
 
 # -- drivers -------------------------------------------------------------------------------------

@@ -324,8 +324,11 @@ Task<bool> PgClient::start_portal(const PreparedPointer &prepared, ScatterPortal
     if (!refused)
         refused = co_await open_scatter(portal.request, portal.running, portal.timeout_of);
     // As on a server of its own: the rows are those the client was told of, or there are none.
-    if (!refused && prepared->named && prepared->result != 0 &&
-        result_fingerprint(portal.running->columns()) != prepared->result)
+    const auto differs = [&](std::uint64_t told) {
+        return told != 0 && told != result_fingerprint(portal.running->columns());
+    };
+    if (!refused && ((prepared->named && differs(prepared->result)) ||
+                     (portal.described && differs(result_fingerprint(portal.columns)))))
         refused = postgres_error("0A000", "cached plan must not change result type");
     scattering_ = false;
     if (refused) {
