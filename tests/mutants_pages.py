@@ -38,7 +38,7 @@ mutants.MUTANTS = [
     Mutant("not-cancelled", "no lock waiter left", DRAIN, "co_await stream.lease_->cancel(until);", "",
            (SLOW,)),
     Mutant("connection-thrown-away", "the same connections serve on", DRAIN, "if (proven)\n        give_back(stream);\n    else",
-           "if (proven) (void)give_back;", (SLOW,)),
+           "if (proven && !cancelled)\n        give_back(stream);\n    else", (SLOW,)),
     Mutant("no-cancel", "a cancel in mid-page", FAN, "if (fired.has(1)) {\n        refusal_ = given_up();\n        co_return Wait::over;\n    }", "",
            (f"{FAILURES}a_cancel_in_mid_page_ends_it_on_all_shards_and_nobody_else_is_cancelled",)),
     Mutant("half-an-answer", "a shard that is gone in mid-answer", STREAM, "if (io == Io::closed) lost();\n            if (io == Io::ok) charge();\n            if",

@@ -108,6 +108,7 @@ def hurried(orders):
 def test_a_shard_past_the_deadline_fails_the_page_and_its_connection_serves_on(orders, hurried, extended):
     hurried.extended = extended
     before = orders.backends()
+    assert all(before.values()), "connections are kept"
     holder = lock(orders, "s2")
     for _ in range(3):
         with Stopwatch() as watch:
@@ -128,6 +129,7 @@ def test_a_shard_past_the_deadline_fails_the_page_and_its_connection_serves_on(o
 def test_a_partial_page_names_the_shard_that_is_missing_and_has_no_cursor(orders, hurried, extended):
     hurried.extended = extended
     before = orders.backends()
+    assert all(before.values()), "connections are kept"
     hurried.client.ok("SET interlock.partial_pages = on")
     holder = lock(orders, "s2")
     mine = [order.order_id for order in newest_first(orders.orders, 3) if orders.shard_name(order.user_id) != "s2"]
