@@ -44,7 +44,15 @@ SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS interlock;
 CREATE TABLE IF NOT EXISTS account (
     account_id bigint PRIMARY KEY, owner text, balance bigint CHECK (balance >= 0), version int);
+CREATE INDEX IF NOT EXISTS account_by_balance ON account (balance DESC, account_id);
 GRANT SELECT, INSERT, UPDATE, DELETE ON account TO app;
+"""
+
+# After apply, which gives all shards the keys that sign cursors.
+KEYSET = """
+SET client_min_messages = warning;
+SELECT interlock.keyset_create('richest', 'account', '{}', 'balance DESC, account_id')
+ WHERE NOT EXISTS (SELECT FROM interlock.keysets WHERE name = 'richest');
 """
 
 
@@ -125,6 +133,8 @@ class LocalCluster:
             self.instance(name).psql(TABLE, DATABASE)
         self.instance("s0").psql(describe_sql({name: self.conninfo(name) for name in SHARDS}), DATABASE)
         self.apply()
+        for name in SHARDS:
+            self.instance(name).psql(KEYSET, DATABASE)
         self.up_router()
 
     def up_instance(self, name):

@@ -9,6 +9,11 @@ DEBIT = "UPDATE account SET balance = balance - ? WHERE account_id = ?"
 CREDIT = "UPDATE account SET balance = balance + ? WHERE account_id = ?"
 
 
+def ended(sql):
+    """A statement ends with its semicolon, or with a command of psql that sends it."""
+    return sql if sql.endswith("\\gset") else sql + ";"
+
+
 class Tour:
     """Talks to the router with psql and by the line protocol, and to a shard as someone past the router would."""
 
@@ -32,6 +37,7 @@ class Tour:
         self.cross_shard_transfer()
         self.where_it_goes()
         self.refusals()
+        self.pages()
         with LineClient("127.0.0.1", self.cluster.line_port) as self.client:
             self.line_protocol()
         self.wrong_shard()
@@ -49,12 +55,12 @@ class Tour:
 
     def psql(self, *steps):
         """One session of psql through the router: (expected SQLSTATE, statement) after another."""
-        script = "\\set VERBOSITY default\n" + "".join(f"{sql};\n\\echo @@ :SQLSTATE\n" for _, sql in steps)
+        script = "\\set VERBOSITY default\n" + "".join(f"{ended(sql)}\n\\echo @@ :SQLSTATE\n" for _, sql in steps)
         text = self.cluster.psql(script)
         for expected, sql in steps:
             said, mark, text = text.partition("@@ ")
             state, _, text = text.partition("\n")
-            print(f"   > {sql};")
+            print(f"   > {ended(sql)}")
             for line in said.strip("\n").splitlines():
                 print(f"   < {line}")
             if not mark or state != expected:
@@ -112,6 +118,15 @@ class Tour:
             ("IL029", f"UPDATE account SET account_id = {other} WHERE account_id = {key}"),
             ("23514", f"UPDATE account SET balance = -1 WHERE account_id = {key}"),
         )
+
+    def pages(self):
+        self.title("All shards together: a page in order, the one after its last row's cursor, and a sum")
+        page = "SELECT (item).account_id, (item).balance{} FROM interlock.keyset_page('richest', NULL::account, page_size => {})"
+        self.psql(("00000", page.format(", cursor", 1) + " \\gset"),
+                  ("00000", page.format("", "1")),
+                  ("00000", page.format("", "3, after => :'cursor'")),
+                  ("IL010", "SELECT count(*), sum(balance) FROM account"),
+                  ("00000", "/* interlock: scatter */ SELECT count(*), sum(balance) FROM account"))
 
     def line_protocol(self):
         self.title("The line protocol, for scripts: a fixed grammar, and the shard, route version and backend of each answer")
