@@ -3,7 +3,7 @@
 #include "base/log.h"
 
 #include <algorithm>
-#include <sstream>
+#include <charconv>
 
 namespace interlock {
 
@@ -256,13 +256,25 @@ bool Surroundings::take(const std::vector<std::string> &row) {
 }
 
 // "DIGEST MAX DEFAULT true|false TABLE"
-bool Surroundings::take_keyset(const std::string &name, const std::string &detail) {
-    std::istringstream words(detail);
+bool Surroundings::take_keyset(const std::string &name, std::string_view detail) {
+    const auto word = [&] {
+        const std::string_view next = detail.substr(0, detail.find(' '));
+        detail.remove_prefix(std::min(detail.size(), next.size() + 1));
+        return next;
+    };
+    const auto rows = [&](std::uint32_t &out) {
+        const std::string_view text = word();
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+        return error == std::errc() && end == text.data() + text.size();
+    };
     KnownKeyset keyset;
     keyset.name = name;
-    if (!(words >> keyset.digest >> keyset.max_page >> keyset.default_page >> std::boolalpha >>
-          keyset.scatter) ||
-        words.get() != ' ' || !std::getline(words, keyset.table))
+    keyset.digest = word();
+    if (!rows(keyset.max_page) || !rows(keyset.default_page)) return false;
+    const std::string_view scatter = word();
+    keyset.scatter = scatter == "true";
+    keyset.table = detail;
+    if (keyset.digest.empty() || keyset.table.empty() || (scatter != "true" && scatter != "false"))
         return false;
     keysets_.push_back(std::move(keyset));
     return true;

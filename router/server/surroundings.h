@@ -95,7 +95,7 @@ class Surroundings {
         std::string table;
         std::vector<std::string> columns;
     };
-    [[nodiscard]] bool take_keyset(const std::string &name, const std::string &detail);
+    [[nodiscard]] bool take_keyset(const std::string &name, std::string_view detail);
     struct Other {
         std::string schema;
         std::string name;

@@ -71,6 +71,7 @@ struct Scatter::Impl {
 
     Task<bool> step(std::size_t &stream);
     bool take_head(std::size_t stream);
+    bool alone(std::size_t stream);
     Task<Row> next_streamed(std::string_view &body);
     Task<bool> hold_page();
     Task<Row> next_held(std::string_view &body);
@@ -207,6 +208,10 @@ ScatterVerdict Scatter::Impl::judge() {
 // may do without them) are judged like the others and asked, too.
 Task<std::optional<Refusal>> Scatter::Impl::ask() {
     sent = shard_request(request, extent);
+    if (sent->frames.size() > worker.settings().max_buffered_bytes / fan.size())
+        co_return make_refusal(Code::R37,
+                               "the statement and its parameters are too large for so many shards",
+                               "The limit is the setting limits.max_buffered_bytes.");
     for (;;) {
         for (std::size_t i = 0; i < fan.size(); ++i) {
             if (fan.missing(i) || fan[i].state() != State::ready) continue;
@@ -285,9 +290,11 @@ bool Scatter::Impl::take_head(std::size_t stream) {
         return true;
     }
     const std::string_view key = fan[stream].key();
-    if (scatter.kind == ScatterKind::keyset_page && digest.empty())
-        digest = key.substr(0, keyset_digest_digits);
-    const KeyFault fault = keys[stream].take(key, digest);
+    const bool page = scatter.kind == ScatterKind::keyset_page;
+    if (page && digest.empty()) digest = key.substr(0, keyset_digest_digits);
+    const KeyFault fault = page && key.size() < keyset_digest_digits
+                               ? KeyFault::malformed
+                               : keys[stream].take(key, digest);
     if (fault != KeyFault::none) return fail(bad_key(fault, fan[stream].name()));
     order.head(stream, key);
     return true;
@@ -318,6 +325,12 @@ Task<bool> Scatter::Impl::step(std::size_t &stream) {
     co_return true;
 }
 
+// No other shard's head has the same key.
+bool Scatter::Impl::alone(std::size_t stream) {
+    const std::size_t rival = order.rival();
+    return rival == MergeOrder::none || fail(not_total(fan[stream].name(), fan[rival].name()));
+}
+
 Task<Scatter::Row> Scatter::Impl::next_streamed(std::string_view &body) {
     for (;;) {
         if (extent.give && given >= *extent.give) co_return end();
@@ -326,10 +339,7 @@ Task<Scatter::Row> Scatter::Impl::next_streamed(std::string_view &body) {
         if (stream == MergeOrder::none) co_return end();
         if (merged <= extent.skip) continue;
         // What is behind the cut is never looked at: an equal key there would go unnoticed.
-        if (extent.give && given + 1 == *extent.give && order.tied()) {
-            (void)fail(not_total(fan[stream].name(), "another one"));
-            co_return Row::failed;
-        }
+        if (extent.give && given + 1 == *extent.give && !alone(stream)) co_return Row::failed;
         visible_row(fan[stream].row(), fan[stream].parts(), visible, row);
         co_return give(row, body);
     }
@@ -343,8 +353,7 @@ Task<bool> Scatter::Impl::hold_page() {
         std::size_t stream = MergeOrder::none;
         if (!co_await step(stream)) co_return false;
         if (stream == MergeOrder::none) co_return true;
-        if (!wish.backward && merged == *extent.give && order.tied())
-            co_return fail(not_total(fan[stream].name(), "another one"));
+        if (!wish.backward && merged == *extent.give && !alone(stream)) co_return false;
         visible_row(fan[stream].row(), fan[stream].parts(), visible, row);
         held->add(row);
         worker.buffered_bytes += held->bytes();

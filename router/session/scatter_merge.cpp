@@ -56,13 +56,13 @@ std::size_t MergeOrder::least() {
     return heads_[losers_[0]].ended ? none : losers_[0];
 }
 
-bool MergeOrder::tied() {
+std::size_t MergeOrder::rival() {
     const std::size_t winner = least();
     for (std::size_t node = (heads_.size() + winner) / 2; node > 0; node /= 2) {
         const Head &other = heads_[losers_[node]];
-        if (!other.ended && other.key == heads_[winner].key) return true;
+        if (!other.ended && other.key == heads_[winner].key) return losers_[node];
     }
-    return false;
+    return none;
 }
 
 KeyFault KeyCheck::take(std::string_view key, std::string_view digest) {

@@ -31,8 +31,9 @@ class MergeOrder {
     [[nodiscard]] std::size_t least();
     [[nodiscard]] std::string_view key(std::size_t stream) const { return heads_[stream].key; }
 
-    /// Whether another stream's head has the same key as that of least(), which must not be none.
-    [[nodiscard]] bool tied();
+    /// Another stream whose head has the same key as that of least(), which must not be none; none
+    /// if there is no such stream.
+    [[nodiscard]] std::size_t rival();
 
   private:
     struct Head {

@@ -61,7 +61,7 @@ Task<void> ShardStream::work(std::shared_ptr<ShardStream> self) {
              std::move(lent.error()));
     }
     tell();
-    while (state_ == State::ready || learning_) {
+    while (lease_ && !abandoned_.is_set()) {
         co_await Wait(loop_, never).event(wish_).event(abandoned_);
         if (abandoned_.is_set()) break;
         wish_.reset();
@@ -69,11 +69,13 @@ Task<void> ShardStream::work(std::shared_ptr<ShardStream> self) {
             co_await learn_again();
             learning_ = false;
             tell();
-            continue;
+            if (!request_) continue;
         }
+        if (!lease_ || abandoned_.is_set()) break;
         send();
         (void)co_await proceed(never, &abandoned_);
         tell();
+        break;
     }
     working_ = false;
     if (abandoned_.is_set()) co_await ShardDrain::run(std::move(self));
@@ -94,6 +96,8 @@ Task<void> ShardStream::learn_again() {
     }
     if (problem.empty()) problem = co_await learn_keysets(*lease_, deadline);
     if (problem.empty()) co_return;
+    // It may still be at it, and wait for a lock.
+    co_await lease_->cancel(loop_.now() + learn_timeout);
     lease_.discard();
     Refusal refusal =
         make_refusal(Code::R30, format("shard %s is unavailable; nothing was sent", name_.c_str()),

@@ -30,7 +30,7 @@ Keys merge(const std::vector<Keys> &streams, int *tied = nullptr) {
         show(i);
     Keys merged;
     for (std::size_t i = order.least(); i != MergeOrder::none; i = order.least()) {
-        if (tied != nullptr && order.tied()) ++*tied;
+        if (tied != nullptr && order.rival() != MergeOrder::none) ++*tied;
         merged.emplace_back(order.key(i));
         ++at[i];
         show(i);
@@ -71,13 +71,14 @@ TEST(MergeOrder, EqualHeadsComeInTheOrderOfTheStreamsAndAreToldOf) {
     for (std::size_t i = 0; i < 5; ++i)
         order.head(i, i == 0 ? "z" : "a");
     EXPECT_EQ(order.least(), 1U);
-    EXPECT_TRUE(order.tied());
+    EXPECT_NE(order.rival(), MergeOrder::none);
+    EXPECT_NE(order.rival(), 1U);
     for (std::size_t i = 1; i < 4; ++i) {
         EXPECT_EQ(order.least(), i);
         order.end(i);
     }
     EXPECT_EQ(order.least(), 4U);
-    EXPECT_FALSE(order.tied());
+    EXPECT_EQ(order.rival(), MergeOrder::none);
     int tied = 0;
     (void)merge({{"a", "c"}, {"b"}, {"c"}}, &tied);
     EXPECT_EQ(tied, 1);

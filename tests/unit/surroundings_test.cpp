@@ -72,6 +72,39 @@ TEST_F(SurroundingsTest, CodeOfUsersBelongsToItsTable) {
     EXPECT_FALSE(surroundings_.runs_user_code(table));
 }
 
+TEST_F(SurroundingsTest, KeysetsAreKnownByName) {
+    EXPECT_TRUE(
+        surroundings_.take({"keyset", "", "by time", "00ff 1000 50 true app.\"my orders\""}));
+    EXPECT_TRUE(surroundings_.quiet());
+    EXPECT_EQ(surroundings_.find_keyset("other"), nullptr);
+    const KnownKeyset *keyset = surroundings_.find_keyset("by time");
+    ASSERT_NE(keyset, nullptr);
+    EXPECT_EQ(keyset->digest, "00ff");
+    EXPECT_EQ(keyset->max_page, 1000U);
+    EXPECT_EQ(keyset->default_page, 50U);
+    EXPECT_TRUE(keyset->scatter);
+    EXPECT_EQ(keyset->table, "app.\"my orders\"");
+    surroundings_.forget_keysets();
+    EXPECT_EQ(surroundings_.find_keyset("by time"), nullptr);
+    for (const char *detail :
+         {"", "00ff", "00ff 1000 50 yes t", "00ff -1 50 true t", "00ff 1000 50 true"})
+        EXPECT_FALSE(surroundings_.take({"keyset", "", "k", detail})) << detail;
+}
+
+TEST_F(SurroundingsTest, AnOrderIsTotalIfItHoldsAllOfAUniqueKey) {
+    const Table &account = table_->tables[0];
+    EXPECT_FALSE(surroundings_.unique_within(account, {"account_id"}));
+    EXPECT_TRUE(surroundings_.take({"unique key", "public", "account", "owner\naccount_id"}));
+    EXPECT_FALSE(surroundings_.unique_within(account, {"account_id"}));
+    EXPECT_FALSE(surroundings_.unique_within(account, {}));
+    EXPECT_TRUE(surroundings_.unique_within(account, {"account_id", "balance", "owner"}));
+    Table other = account;
+    other.schema = "other";
+    EXPECT_FALSE(surroundings_.unique_within(other, {"account_id", "owner"}));
+    EXPECT_TRUE(surroundings_.take({"collations", "", "", "icu 72"}));
+    EXPECT_EQ(surroundings_.collations(), "icu 72");
+}
+
 TEST_F(SurroundingsTest, AnAnswerOfAnotherKindIsNotBelieved) {
     EXPECT_FALSE(surroundings_.take({"what", "a", "b", "c"}));
     EXPECT_FALSE(surroundings_.take({"relation", "a", "b"}));
