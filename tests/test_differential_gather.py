@@ -58,6 +58,50 @@ def test_hand_written_statements(shop, way):
     assert not wrong, f"{len(wrong)} statements:\n" + "\n".join(wrong)
 
 
+INT2, INT4, INT8, TEXT, NUMERIC = 21, 23, 20, 25, 1700
+# text, values, whether it has to be answered
+WITH_PARAMETERS = [
+    ("SELECT owner, no FROM things WHERE no > $1 ORDER BY owner, no LIMIT $1", [7], True),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $1 OFFSET $1", [7], True),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $2 OFFSET $1", [7, 3], True),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $1 OFFSET $2", [7, None], True),
+    ("SELECT owner, no FROM things ORDER BY owner, no OFFSET $1 FETCH FIRST ($2) ROWS ONLY", [7, 3], True),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $1", [None], False),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $1", [-1], False),
+    ("SELECT owner, no FROM things ORDER BY owner, no LIMIT $1::integer", [5], False),
+    ("SELECT owner, no FROM things WHERE i2 = $1 ORDER BY owner, no LIMIT $1 + 1", [7], False),
+    ("SELECT owner, no, $1::integer FROM things ORDER BY no % ($1 + 1), owner, no LIMIT 50", [6], False),
+    ("SELECT no % $1, count(*), sum(no % $1) FROM things GROUP BY no % $1 ORDER BY no % $1", [7], False),
+    ("SELECT no % $1::integer, count(*), sum($1::integer * no) FROM things GROUP BY 1 ORDER BY 1 DESC LIMIT $2 OFFSET $1", [3, 2], False),
+    ("SELECT sum(no + $1), count(*) FILTER (WHERE no > $2), avg($1 * no) FROM things", [3, 100], True),
+    ("SELECT count(*) FROM things WHERE no BETWEEN $2 AND $1", [30, 5], True),
+    ("SELECT sum($1) FROM things", [3], False),
+    ("SELECT count($1), owner FROM things GROUP BY owner", [3], False),
+    ("SELECT b, count(*) FROM things GROUP BY b ORDER BY b LIMIT $1", [2], True),
+    ("SELECT b, count(*) FROM things GROUP BY b ORDER BY b LIMIT $1 OFFSET $2", [None, 1], False),
+    ("SELECT owner, no FROM things ORDER BY $1, owner, no LIMIT 3", [1], False),
+]
+
+
+@pytest.mark.parametrize("kind", [0, INT2, INT4, INT8, TEXT, NUMERIC, "binary int2", "binary int4", "binary int8"])
+def test_parameters_mean_the_same_wherever_they_stand(shop, kind):
+    """Also where one stands in two places, whatever it is declared as, in text and in binary."""
+    runner = GatherRunner(shop, shop.router_client, random.Random(FIXED_SEED))
+    binary = {"binary int2": (INT2, 2), "binary int4": (INT4, 4), "binary int8": (INT8, 8)}.get(kind)
+    try:
+        for text, values, claimed in WITH_PARAMETERS:
+            encoded = [None if value is None else value.to_bytes(binary[1], "big", signed=True) if binary else str(value).encode()
+                       for value in values]
+            data = (client.parse("", text, [binary[0] if binary else kind] * len(values)) +
+                    client.bind("", "", encoded, [1] if binary else []) + client.describe(b"P", "") + client.execute() + client.SYNC)
+            statement = gather.Statement(text, [], 1 if claimed and kind not in (TEXT, NUMERIC) else 3, ordered="ORDER BY" in text)
+            runner.compare(runner.sessions[1], statement, data, f"{text} {values} as {kind}", FIXED_SEED, 0)
+    finally:
+        runner.close()
+    assert not runner.faults, runner.told()
+    assert not runner.refused, runner.summary()
+
+
 def answers(shop, text):
     """(the router's result, the unsharded database's)"""
     found = []

@@ -148,7 +148,7 @@ class GatherRunner:
             data = (client.parse("", text) + client.bind("", "", [], [], [1] if binary else []) + client.describe(b"P", "") +
                     client.execute() + client.SYNC)
         codes, before = Counter(self.codes), len(self.faults)
-        self.compare(session, gather.Statement(text, [], 3, ordered=expectation == "ordered"), data, text, "hand-written", 0)
+        self.compare(session, gather.Statement(text, [], 3, ordered="ordered" in expectation), data, text, "hand-written", 0)
         if len(self.faults) > before:
             return str(self.faults.pop())
         code = next(iter(self.codes - codes), None)
