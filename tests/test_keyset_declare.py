@@ -184,6 +184,30 @@ def test_names_that_need_quotes(connection):
         assert [row[0] for row in rows] == [19, 16, 13, 10, 7]
 
 
+def test_the_owner_of_a_table_declares_its_keysets_if_the_extensions_owner_allows_it(connection):
+    connection.execute("CREATE ROLE shopkeeper; CREATE TABLE stall (id int PRIMARY KEY); ALTER TABLE stall OWNER TO shopkeeper")
+    create_it = "SELECT interlock.keyset_create('stall', %s, '{}', 'id')"
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute("SET LOCAL ROLE shopkeeper")
+            with refusal("42501"), connection.transaction():
+                connection.execute(create_it, ("stall",))
+            connection.execute("RESET ROLE")
+            connection.execute("GRANT EXECUTE ON FUNCTION interlock.keyset_create, interlock.keyset_drop TO shopkeeper")
+            connection.execute("SET LOCAL ROLE shopkeeper")
+            connection.execute(create_it, ("stall",))
+            assert connection.execute("SELECT * FROM interlock.keyset_page('stall', NULL::stall)").fetchall() == []
+            with refusal("42501"), connection.transaction():
+                connection.execute(create_it.replace("'stall'", "'other'"), ("orders",))
+            # What that made is as much out of reach as before.
+            for statement in ("SELECT * FROM interlock.cursor_key", "DELETE FROM interlock.keyset"):
+                with refusal("42501"), connection.transaction():
+                    connection.execute(statement)
+            connection.execute("SELECT interlock.keyset_drop('stall')")
+    finally:
+        connection.execute("DROP TABLE stall; DROP ROLE shopkeeper")
+
+
 # --- pages are refused when they are asked for wrongly ---------------------------------------------------
 
 
