@@ -14,7 +14,8 @@ AS $$
         'tables', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', t.id, 'schema_name', t.schema_name,
                                                                 'table_name', t.table_name, 'keyspace', t.keyspace,
                                                                 'key_column', t.key_column,
-                                                                'version_column', t.version_column)
+                                                                'version_column', t.version_column,
+                                                                'scatter', t.scatter)
                                              ORDER BY t.id), '[]')
                      FROM interlock.sharded_table t),
         'columns', (SELECT coalesce(jsonb_agg(jsonb_build_object('table_id', c.table_id, 'ordinal', c.ordinal,

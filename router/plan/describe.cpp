@@ -1,6 +1,7 @@
 #include "plan/describe.h"
 
 #include "base/log.h"
+#include "plan/scatter_values.h"
 
 namespace interlock {
 
@@ -87,10 +88,70 @@ void describe_target(const sql::Facts &facts, const Values &values, const RouteT
     }
 }
 
+const char *describe_kind(const sql::Scatter &scatter) {
+    switch (scatter.kind) {
+    case sql::ScatterKind::keyset_page:
+        return "all shards, each a page; merged and cut by the keyset's order";
+    case sql::ScatterKind::ordered:
+        return "all shards, each its first rows in the order; merged and cut";
+    case sql::ScatterKind::aggregate:
+        return scatter.grouped ? "all shards, each its part of every group; put together"
+                               : "all shards, each its part of the one row; put together";
+    }
+    return "all shards";
+}
+
+/// What a shard may have to give, where the values are known.
+std::string describe_rows(const sql::Scatter &scatter, const Values &values) {
+    if (scatter.kind == sql::ScatterKind::keyset_page) {
+        const auto size = scatter_integer(scatter.page_size, values, "page_size");
+        if (size && *size) return format("%lld", static_cast<long long>(**size));
+        return scatter.page_size.from == sql::ValueSource::From::parameter
+                   ? "as the parameter for page_size says"
+                   : "the keyset's default page size";
+    }
+    if (scatter.kind == sql::ScatterKind::aggregate && !scatter.grouped) return "1";
+    if (scatter.limit.from == sql::ValueSource::From::absent ||
+        scatter.limit.from == sql::ValueSource::From::null)
+        return "all groups, within the router's bound";
+    const auto window = scatter_window(scatter, values);
+    if (window && window->rows())
+        return format("%llu", static_cast<unsigned long long>(*window->rows()));
+    return scatter.offset.from == sql::ValueSource::From::absent ? "as LIMIT says"
+                                                                 : "LIMIT + OFFSET";
+}
+
+void describe_scatter(const sql::Scatter &scatter, const Values &values, const RouteTable &routes,
+                      bool session_allows, RouteDescription &out) {
+    if (scatter.unless_allowed != nullptr && !session_allows) {
+        describe_refusal(*scatter.unless_allowed, out);
+        return;
+    }
+    out.all_shards = true;
+    const Table &table = routes.tables[scatter.table];
+    std::vector<std::string> &lines = out.lines;
+    lines.push_back(std::string("plan: ") + describe_kind(scatter));
+    lines.push_back("table: " + table.sql_name);
+    const std::vector<ShardIndex> shards = shards_of_keyspace(routes, table.keyspace);
+    std::string names;
+    for (const ShardIndex shard : shards)
+        names += (names.empty() ? "" : ", ") + routes.shards[shard].name;
+    lines.push_back(format("shards: %zu of keyspace %s: %s", shards.size(),
+                           routes.keyspaces[table.keyspace].name.c_str(), names.c_str()));
+    lines.push_back("rows from a shard: " + describe_rows(scatter, values));
+    const char *allowed = scatter.kind == sql::ScatterKind::keyset_page
+                              ? "a keyset page is for all shards"
+                          : scatter.allowed_by_hint  ? "the statement's hint"
+                          : scatter.allowed_by_table ? "the catalog, for this table (allow_scatter)"
+                                                     : "the session's interlock.scatter";
+    lines.push_back(std::string("allowed by: ") + allowed);
+}
+
 }  // namespace
 
 RouteDescription explain_route(std::string_view text, const sql::NameContext &names,
-                               std::span<const BoundParameter> parameters, bool utf8) {
+                               std::span<const BoundParameter> parameters, bool utf8,
+                               bool scatter) {
     RouteDescription out;
     std::vector<std::string> &lines = out.lines;
     lines.push_back("profile: single-shard");
@@ -99,25 +160,32 @@ RouteDescription explain_route(std::string_view text, const sql::NameContext &na
     sql::make_shape(text, shape);
     const auto analysed = sql::analyse(text, shape, names);
     if (!analysed) {
-        describe_refusal(analysed.error(), out);
+        const Refusal &refusal = analysed.error();
+        const bool other = scatter && refusal.as_scatter != nullptr;
+        describe_refusal(other ? *refusal.as_scatter : refusal, out);
         return out;
     }
     if (analysed->empty()) lines.push_back("plan: nothing, there is no statement");
     for (std::size_t i = 0; i < analysed->size(); ++i) {
         const sql::Facts &facts = (*analysed)[i].facts;
         if (analysed->size() > 1) lines.push_back(format("statement: %zu", i + 1));
+        const Values values{text, shape.literals, parameters, utf8};
+        if (facts.scatter != nullptr) {
+            describe_scatter(*facts.scatter, values, names.routes, scatter, out);
+            continue;
+        }
         lines.push_back(std::string("plan: ") + describe_action(facts));
         if (facts.action == Action::query || facts.action == Action::copy_out ||
             facts.action == Action::declare_cursor)
-            describe_target(facts, Values{text, shape.literals, parameters, utf8}, names.routes,
-                            out);
+            describe_target(facts, values, names.routes, out);
     }
     return out;
 }
 
 std::vector<std::string> describe_route(std::string_view text, const sql::NameContext &names,
-                                        std::span<const BoundParameter> parameters, bool utf8) {
-    return std::move(explain_route(text, names, parameters, utf8).lines);
+                                        std::span<const BoundParameter> parameters, bool utf8,
+                                        bool scatter) {
+    return std::move(explain_route(text, names, parameters, utf8, scatter).lines);
 }
 
 }  // namespace interlock

@@ -69,6 +69,7 @@ scatter_integer(const ValueSource &source, const Values &values, std::string_vie
     switch (source.from) {
     case From::absent:
     case From::null: return std::optional<std::int64_t>();
+    case From::number: return std::optional<std::int64_t>(source.index);
     case From::literal: {
         if (source.index >= values.literals.size()) return no_integer(what);
         const sql::Literal &literal = values.literals[source.index];
@@ -110,6 +111,7 @@ Result<std::optional<std::string>, Refusal>
 scatter_text(const ValueSource &source, const Values &values, std::string_view what) {
     switch (source.from) {
     case From::absent:
+    case From::number:
     case From::null: return std::optional<std::string>();
     case From::literal: {
         std::string scratch;
@@ -147,6 +149,7 @@ Result<bool, Refusal> scatter_given(const ValueSource &source, const Values &val
     switch (source.from) {
     case From::absent:
     case From::null: return false;
+    case From::number:
     case From::literal: return true;
     case From::parameter: {
         const BoundParameter *parameter = bound(source, values);

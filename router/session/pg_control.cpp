@@ -237,7 +237,9 @@ void PgClient::explain_route(const sql::Facts &facts, bool described) {
         exchange_->local_done();
     }
     const sql::NameContext names{*routes_in_use()->table, path_->schemas};
-    for (const std::string &line : describe_route(facts.text, names, {}, utf8_)) {
+    const std::string *setting = session_value("interlock.scatter");
+    const bool scatter = setting != nullptr && *setting == "on";
+    for (const std::string &line : describe_route(facts.text, names, {}, utf8_, scatter)) {
         pg_reply::text_row(exchange_->local(), line);
     }
     exchange_->local_done();

@@ -58,6 +58,8 @@ class Analyser {
     // scatter.cpp
     bool read(const Node *node);
     bool scatter(const PgQuery__SelectStmt &statement);
+    bool wrapped(const Node *inner, const char *what, const char *hint);
+    [[nodiscard]] bool scatter_allowed() const;
 
     // What is kept when a trial is undone.
     struct Mark {

@@ -244,7 +244,17 @@ Result<std::vector<StatementFacts>, Refusal> analyse(std::string_view text, cons
         statement.facts.action = Action::explain_route;
         statement.facts.returns_rows = true;
         statement.facts.cacheable = false;
-        statement.facts.text = text.substr(*begin);
+        // Hints count for what they stand in front of.
+        bool scatter = false;
+        bool partial = false;
+        for (const Hinted &each : hinted) {
+            if (each.offset >= *begin) continue;
+            scatter = scatter || each.hints.scatter;
+            partial = partial || each.hints.partial;
+        }
+        if (scatter) statement.facts.text += "/* interlock: scatter */ ";
+        if (partial) statement.facts.text += "/* interlock: partial */ ";
+        statement.facts.text += text.substr(*begin);
         statement.offset = skip_blanks(text, 0);
         statement.length = text.size() - statement.offset;
         return std::vector<StatementFacts>{std::move(statement)};

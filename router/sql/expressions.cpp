@@ -22,6 +22,12 @@ std::string describe_effect(Builtin kind) {
                : "it has effects outside the row, which the router cannot see";
 }
 
+/// Functions of the extension that work on their arguments and on declarations alone.
+bool touches_no_rows(std::string_view name) {
+    return name == "keyset_cursor" || name == "keyset_predicate" || name == "keyset_decode" ||
+           name == "sort_key" || name == "group_key";
+}
+
 std::string effect_hint(std::string_view name) {
     if (name == "nextval" || name == "currval" || name == "lastval" || name == "setval")
         return "Each shard has its own sequences: let the application make the number, or use "
@@ -211,6 +217,7 @@ bool Analyser::function_name(Node **name, std::size_t count, int location) {
         return refuse(Code::scatter_unsupported, location,
                       "interlock.keyset_page can only be read from by a statement of its own",
                       "Write SELECT ... FROM interlock.keyset_page(...).");
+    if (count == 2 && schema == "interlock" && touches_no_rows(function)) return true;
     if (count == 1) {
         for (const std::string &candidate : names_.search_path) {
             if (!names_.routes.declares_function(candidate, function)) continue;

@@ -144,8 +144,8 @@ class Nesting {
 };
 
 void note_hint(std::string_view comment, std::size_t offset, PreScan &out) {
-    if (!comment.starts_with("/*")) return;
-    comment.remove_prefix(2);
+    if (!is_hint(comment)) return;
+    comment.remove_prefix(comment.find(':') + 1);
     if (comment.ends_with("*/")) comment.remove_suffix(2);
     const auto trim = [](std::string_view s) {
         while (!s.empty() && is_blank(s.front()))
@@ -154,10 +154,7 @@ void note_hint(std::string_view comment, std::size_t offset, PreScan &out) {
             s.remove_suffix(1);
         return s;
     };
-    comment = trim(comment);
-    constexpr std::string_view mark = "interlock:";
-    if (comment.size() < mark.size() || !same_word(comment.substr(0, mark.size()), mark)) return;
-    out.hints.push_back({trim(comment.substr(mark.size())), offset});
+    out.hints.push_back({trim(comment), offset});
 }
 
 void apply(Effect effect, Nesting &nesting) {

@@ -157,21 +157,37 @@ std::size_t skip_blanks(std::string_view text, std::size_t from) {
     return from;
 }
 
+bool is_hint(std::string_view comment) {
+    constexpr std::string_view mark = "interlock:";
+    if (!comment.starts_with("/*")) return false;
+    std::size_t at = 2;
+    while (at < comment.size() && is_blank(comment[at]))
+        ++at;
+    return same_word(comment.substr(at, mark.size()), mark);
+}
+
 std::vector<TextPart> split_statements(std::string_view text) {
     std::vector<TextPart> parts;
     RawTokens tokens(text);
-    bool open = false;  // a statement has begun
+    bool open = false;    // a statement has begun
+    bool hinted = false;  // a hint stands before it
     std::size_t start = 0;
     std::size_t end = 0;
     std::size_t parentheses = 0;
     std::size_t body = 0;  // BEGIN ATOMIC and CASEs in it
     const auto finish = [&] {
         if (open) parts.push_back({start, end - start});
-        open = false;
+        open = hinted = false;
         parentheses = body = 0;
     };
     for (RawToken token = tokens.next(); token.kind != RawToken::Kind::end; token = tokens.next()) {
-        if (token.kind == RawToken::Kind::comment) continue;
+        if (token.kind == RawToken::Kind::comment) {
+            if (!open && !hinted && is_hint(token.text)) {
+                hinted = true;
+                start = token.offset;
+            }
+            continue;
+        }
         const char c = token.kind == RawToken::Kind::symbol ? token.text[0] : '\0';
         if (c == ';' && parentheses == 0 && body == 0) {
             finish();
@@ -179,7 +195,7 @@ std::vector<TextPart> split_statements(std::string_view text) {
         }
         if (!open) {
             open = true;
-            start = token.offset;
+            if (!hinted) start = token.offset;
         }
         end = token.offset + token.text.size();
         if (c == '(') ++parentheses;

@@ -40,7 +40,11 @@ class RawTokens {
 /// Where the blanks and comments at the start of text[from..] end.
 [[nodiscard]] std::size_t skip_blanks(std::string_view text, std::size_t from);
 
-/// A statement of a text: without the semicolon, and without the blanks and comments before it.
+/// Whether a comment is a hint: "/* interlock: ... */".
+[[nodiscard]] bool is_hint(std::string_view comment);
+
+/// A statement of a text: without the semicolon, and without the blanks and comments before it, but
+/// with its hints.
 struct TextPart {
     std::size_t offset = 0;
     std::size_t length = 0;

@@ -16,6 +16,31 @@ std::string edited(std::string_view text, const std::vector<TextEdit> &edits) {
     return result.append(text.substr(at));
 }
 
+/// As far as the statement and the catalog say: a hint, or all the tables that were seen.
+bool Analyser::scatter_allowed() const {
+    return hints_.scatter ||
+           (!facts.tables.empty() &&
+            std::all_of(facts.tables.begin(), facts.tables.end(),
+                        [&](std::uint32_t table) { return names_.routes.tables[table].scatter; }));
+}
+
+// A query inside another statement: all shards answer SELECTs by themselves only.
+bool Analyser::wrapped(const Node *inner, const char *what, const char *hint) {
+    if (query(inner, nullptr, nullptr, {}, nullptr)) return true;
+    if (inner->node_case != PG_QUERY__NODE__NODE_SELECT_STMT) return false;
+    const bool page = ScatterAnalysis::page_of(*inner->select_stmt) != nullptr;
+    if (!page && refusal.code != Code::R10) return false;
+    Refusal scattered =
+        make_refusal(Code::scatter_unsupported,
+                     std::string(what) + " of a statement that all shards answer", hint);
+    scattered.position = position(static_cast<int>(offset_));
+    if (page || scatter_allowed())
+        refusal = std::move(scattered);
+    else
+        refusal.as_scatter = std::make_shared<const Refusal>(std::move(scattered));
+    return false;
+}
+
 // A SELECT: of one shard if that can be proven, else of all of them.
 bool Analyser::read(const Node *node) {
     const PgQuery__SelectStmt &statement = *node->select_stmt;
@@ -23,10 +48,7 @@ bool Analyser::read(const Node *node) {
     if (query(node, nullptr, nullptr, {}, nullptr)) return true;
     if (refusal.code != Code::R10) return false;
     Refusal single = std::move(refusal);
-    const bool allowed_by_tables =
-        !facts.tables.empty() &&
-        std::all_of(facts.tables.begin(), facts.tables.end(),
-                    [&](std::uint32_t table) { return names_.routes.tables[table].scatter; });
+    const bool allowed = scatter_allowed();
     if (scatter(statement)) {
         const Scatter &found = *facts.scatter;
         if (found.allowed_by_hint || found.allowed_by_table) return true;
@@ -37,7 +59,7 @@ bool Analyser::read(const Node *node) {
         facts.scatter = std::move(scattered);
         return true;
     }
-    if (hints_.scatter || allowed_by_tables) return false;
+    if (allowed) return false;
     single.as_scatter = std::make_shared<const Refusal>(std::move(refusal));
     refusal = std::move(single);
     return false;

@@ -25,13 +25,14 @@ struct TextEdit {
 
 /// A value that the router must know before it sends anything: see plan/scatter_values.h.
 struct ValueSource {
-    enum class From : std::uint8_t { absent, literal, parameter, null };
+    enum class From : std::uint8_t { absent, literal, parameter, null, number };
     From from = From::absent;
     bool negative = false;  ///< of a number literal with a minus sign before it
     bool typed = false;     ///< a parameter that stands elsewhere too, where it could take another
                             ///< type: its binary form is read only if that is declared
-    std::uint32_t index = 0;  ///< literal of the shape, or parameter $(index + 1)
-    std::uint32_t cast = 0;   ///< OID of the type it is cast to; 0: none
+    std::uint32_t index =
+        0;                   ///< literal of the shape, parameter $(index + 1), or the number itself
+    std::uint32_t cast = 0;  ///< OID of the type it is cast to; 0: none
 };
 
 enum class ScatterKind : std::uint8_t {

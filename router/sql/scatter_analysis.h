@@ -124,6 +124,7 @@ class ScatterAnalysis {
     // scatter_page.cpp
     bool page_arguments(const PgQuery__FuncCall &call);
     bool page_table(const Node *argument);
+    bool default_size(const PgQuery__FuncCall &call);
     bool page_columns();
     void page_target(const Node *node, std::uint16_t &position);
     [[nodiscard]] std::optional<std::uint32_t> page_star(const Node *node) const;
@@ -135,6 +136,7 @@ class ScatterAnalysis {
     bool finish();
     bool prove();
     bool same_conditions(const PgQuery__SelectStmt &edited) const;
+    bool same_from(const PgQuery__SelectStmt &edited) const;
     bool unreadable();
     bool refuse(int location, std::string message, std::string hint = {});
 
@@ -150,6 +152,7 @@ class ScatterAnalysis {
     std::vector<Key> order_;
     std::size_t added_order_ = 0;  ///< items of ORDER BY that were put in
     bool filter_ = false;
+    std::optional<std::size_t> page_size_at_;  ///< which argument of keyset_page it is
     std::unordered_map<std::int32_t, std::uint32_t> parameter_uses_;
 };
 

@@ -80,8 +80,36 @@ bool ScatterAnalysis::same_conditions(const PgQuery__SelectStmt &edited) const {
            same_nodes(before->bool_expr->args, both.args, before->bool_expr->n_args);
 }
 
+// The same FROM, but for the page size that was put in.
+bool ScatterAnalysis::same_from(const PgQuery__SelectStmt &edited) const {
+    if (edited.n_from_clause != statement_.n_from_clause) return false;
+    if (!scatter_.default_page.needed)
+        return same_nodes(statement_.from_clause, edited.from_clause, edited.n_from_clause);
+    const PgQuery__RangeFunction *was = page_of(statement_);
+    const PgQuery__RangeFunction *is = page_of(edited);
+    if (was == nullptr || is == nullptr ||
+        !same_tree(was->alias == nullptr ? nullptr : &was->alias->base,
+                   is->alias == nullptr ? nullptr : &is->alias->base))
+        return false;
+    const PgQuery__FuncCall &before = *was->functions[0]->list->items[0]->func_call;
+    const PgQuery__FuncCall &now = *is->functions[0]->list->items[0]->func_call;
+    if (now.n_args != before.n_args + (page_size_at_ ? 0U : 1U)) return false;
+    for (std::size_t i = 0; i < before.n_args; ++i)
+        if (i != page_size_at_ && !same_node(before.args[i], now.args[i])) return false;
+    const Node *size = now.args[page_size_at_.value_or(before.n_args)];
+    const bool named = !page_size_at_ || before.args[*page_size_at_]->node_case ==
+                                             PG_QUERY__NODE__NODE_NAMED_ARG_EXPR;
+    return named == (size->node_case == PG_QUERY__NODE__NODE_NAMED_ARG_EXPR) &&
+           (!named || std::string_view(size->named_arg_expr->name) == "page_size");
+}
+
 bool ScatterAnalysis::prove() {
-    const std::string text = edited(analyser_.text_, scatter_.edits);
+    std::vector<TextEdit> edits = scatter_.edits;
+    if (const DefaultPage &page = scatter_.default_page; page.needed)
+        edits.push_back({page.offset, page.length, page.before + "1" + page.after});
+    std::sort(edits.begin(), edits.end(),
+              [](const TextEdit &a, const TextEdit &b) { return a.offset < b.offset; });
+    const std::string text = edited(analyser_.text_, edits);
     if (pre_scan(text).nesting > max_nesting) return unreadable();
     const auto tree = parse(text);
     if (!tree) return unreadable();
@@ -96,22 +124,20 @@ bool ScatterAnalysis::prove() {
     if (found == nullptr) return unreadable();
     const PgQuery__SelectStmt &was = statement_;
     const PgQuery__SelectStmt &is = *found;
-    const bool same = is.op == was.op && is.with_clause == nullptr && is.into_clause == nullptr &&
-                      is.having_clause == nullptr && is.n_distinct_clause == 0 &&
-                      is.n_window_clause == 0 && is.n_values_lists == 0 &&
-                      is.n_locking_clause == 0 && is.group_distinct == was.group_distinct &&
-                      is.limit_option == was.limit_option &&
-                      is.n_target_list == was.n_target_list + hidden_.size() &&
-                      same_nodes(was.target_list, is.target_list, was.n_target_list) &&
-                      is.n_from_clause == was.n_from_clause &&
-                      same_nodes(was.from_clause, is.from_clause, was.n_from_clause) &&
-                      same_conditions(is) && is.n_group_clause == was.n_group_clause &&
-                      same_nodes(was.group_clause, is.group_clause, was.n_group_clause) &&
-                      is.n_sort_clause == was.n_sort_clause + added_order_ &&
-                      same_nodes(was.sort_clause, is.sort_clause, was.n_sort_clause) &&
-                      (is.limit_count == nullptr) == (was.limit_count == nullptr) &&
-                      (is.limit_offset == nullptr) == (was.limit_offset == nullptr) &&
-                      (was.limit_offset != nullptr || same_node(was.limit_count, is.limit_count));
+    const bool same =
+        is.op == was.op && is.with_clause == nullptr && is.into_clause == nullptr &&
+        is.having_clause == nullptr && is.n_distinct_clause == 0 && is.n_window_clause == 0 &&
+        is.n_values_lists == 0 && is.n_locking_clause == 0 &&
+        is.group_distinct == was.group_distinct && is.limit_option == was.limit_option &&
+        is.n_target_list == was.n_target_list + hidden_.size() &&
+        same_nodes(was.target_list, is.target_list, was.n_target_list) && same_from(is) &&
+        same_conditions(is) && is.n_group_clause == was.n_group_clause &&
+        same_nodes(was.group_clause, is.group_clause, was.n_group_clause) &&
+        is.n_sort_clause == was.n_sort_clause + added_order_ &&
+        same_nodes(was.sort_clause, is.sort_clause, was.n_sort_clause) &&
+        (is.limit_count == nullptr) == (was.limit_count == nullptr) &&
+        (is.limit_offset == nullptr) == (was.limit_offset == nullptr) &&
+        (was.limit_offset != nullptr || same_node(was.limit_count, is.limit_count));
     return same || unreadable();
 }
 

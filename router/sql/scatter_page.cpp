@@ -109,6 +109,7 @@ bool ScatterAnalysis::page_arguments(const PgQuery__FuncCall &call) {
                 std::begin(parameters));
             value = named.arg;
         }
+        if (at == 5) page_size_at_ = i;
         if (at >= std::size(parameters) || given[at] != nullptr)
             return refuse(location_within(value) >= 0 ? location_within(value) : call.location,
                           "interlock.keyset_page has no such parameter, or it is given twice",
@@ -133,6 +134,31 @@ bool ScatterAnalysis::page_arguments(const PgQuery__FuncCall &call) {
         return false;
     for (const Node *value : given)
         if (value != given[1] && !check(value, Use::value)) return false;
+    return default_size(call);
+}
+
+// The page size a shard would take by itself is written into the text: the router must cut where
+// they stop.
+bool ScatterAnalysis::default_size(const PgQuery__FuncCall &call) {
+    DefaultPage &page = scatter_.default_page;
+    if (scatter_.page_size.from == ValueSource::From::literal) return true;
+    const auto written = text_->call_at(static_cast<std::size_t>(call.location));
+    if (!written || written->arguments.size() != call.n_args) return unreadable();
+    page.needed = true;
+    if (!page_size_at_) {
+        page.offset = written->close;
+        page.before = ", page_size => ";
+        return true;
+    }
+    std::optional<Piece> value = written->arguments[*page_size_at_];
+    if (call.args[*page_size_at_]->node_case == PG_QUERY__NODE__NODE_NAMED_ARG_EXPR)
+        value = text_->named_value(*value);
+    if (!value) return unreadable();
+    page.offset = value->offset;
+    page.length = value->length;
+    if (scatter_.page_size.from == ValueSource::From::null) return true;
+    page.before = "COALESCE(" + std::string(text_->text(*value)) + ", ";
+    page.after = ")";
     return true;
 }
 

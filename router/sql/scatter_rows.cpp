@@ -140,12 +140,19 @@ std::optional<ValueSource> ScatterAnalysis::value_of(const Node *node) {
 bool ScatterAnalysis::limits() {
     const auto value = [&](const Node *node, ValueSource &out, const char *what) {
         if (node == nullptr) return true;
+        if (location_within(node) < 0 && node->node_case == PG_QUERY__NODE__NODE_A_CONST &&
+            node->a_const->val_case == PG_QUERY__A__CONST__VAL_IVAL) {
+            // FETCH FIRST ROW ONLY: a number that nobody wrote.
+            out.from = ValueSource::From::number;
+            out.index = static_cast<std::uint32_t>(node->a_const->ival->ival);
+            return true;
+        }
         const auto found = value_of(node);
         const bool integer = found && (found->cast == 0 || found->cast == oid::int8 ||
                                        found->cast == oid::int4 || found->cast == oid::int2);
         if (!integer)
             return refuse(location_within(node), std::string(what) + " is no plain number",
-                          "Write a number or a parameter: FETCH FIRST 1 ROW ONLY, LIMIT $1.");
+                          "Write a number or a parameter.");
         out = *found;
         return true;
     };
@@ -158,6 +165,9 @@ bool ScatterAnalysis::limits() {
     // OFFSET NULL is 0.
     const std::string skipped =
         "COALESCE((" + std::string(text_->text(*offset)) + ")::pg_catalog.int8, 0)";
+    if (scatter_.limit.from == ValueSource::From::number)
+        return refuse(location_within(statement_.limit_offset),
+                      "OFFSET with a FETCH that says no number", "Write FETCH FIRST 1 ROW ONLY.");
     const bool limited = scatter_.limit.from == ValueSource::From::literal ||
                          scatter_.limit.from == ValueSource::From::parameter;
     if (!limited) {

@@ -37,7 +37,7 @@ SelectText::SelectText(std::string_view text, std::size_t offset, std::size_t le
     if (tokens_.empty() || !tokens_[0].word("select")) return;
     std::size_t from = 0;
     for (std::size_t i = 1; i < tokens_.size() && tokens_[i].raw.offset < from_item; ++i)
-        if (tokens_[i].top && tokens_[i].word("from")) from = i;
+        if (tokens_[i].top() && tokens_[i].word("from")) from = i;
     if (from == 0) return;
     std::size_t first = 1;
     if (first < from && tokens_[first].word("all")) ++first;
@@ -53,7 +53,7 @@ void SelectText::read(std::string_view text, std::size_t offset, std::size_t len
     for (RawToken token = raw.next(); token.kind != RawToken::Kind::end; token = raw.next()) {
         if (token.kind == RawToken::Kind::comment) continue;
         token.offset += offset;
-        Token each{token, depth == 0};
+        Token each{token, depth};
         if (each.symbol('(') || each.symbol('[')) ++depth;
         if ((each.symbol(')') || each.symbol(']')) && depth > 0) --depth;
         tokens_.push_back(each);
@@ -79,7 +79,7 @@ void SelectText::find_clauses(std::size_t from) {
     };
     for (std::size_t i = from + 1; i < tokens_.size(); ++i) {
         const Token &token = tokens_[i];
-        if (!token.top) continue;
+        if (!token.top()) continue;
         const auto *found =
             std::find_if(std::begin(clause_words), std::end(clause_words),
                          [&](const ClauseWord &each) { return token.word(each.word); });
@@ -99,7 +99,7 @@ void SelectText::find_clauses(std::size_t from) {
         auto &body = bodies_[static_cast<std::size_t>(clause)];
         if (!body) continue;
         for (std::size_t i = body->first; i < body->end; ++i) {
-            if (!tokens_[i].top || !(tokens_[i].word("row") || tokens_[i].word("rows"))) continue;
+            if (!tokens_[i].top() || !(tokens_[i].word("row") || tokens_[i].word("rows"))) continue;
             body->end = i;
             break;
         }
@@ -123,11 +123,11 @@ SelectText::Range SelectText::range_of(const Piece &piece) const {
     return {at(piece.offset), at(piece.end())};
 }
 
-std::vector<SelectText::Piece> SelectText::parted(Range range) const {
+std::vector<SelectText::Piece> SelectText::parted(Range range, std::size_t depth) const {
     std::vector<Piece> pieces;
     std::size_t first = range.first;
     for (std::size_t i = range.first; i <= range.end; ++i) {
-        if (i < range.end && !(tokens_[i].top && tokens_[i].symbol(','))) continue;
+        if (i < range.end && !(tokens_[i].depth == depth && tokens_[i].symbol(','))) continue;
         if (first < i) pieces.push_back(piece({first, i}));
         first = i + 1;
     }
@@ -151,6 +151,29 @@ std::optional<SelectText::Piece> SelectText::from_parenthesis(const Piece &call)
     while (range.first < range.end && !tokens_[range.first].symbol('('))
         ++range.first;
     return range.first < range.end ? std::optional(piece(range)) : std::nullopt;
+}
+
+std::optional<SelectText::Call> SelectText::call_at(std::size_t offset) const {
+    std::size_t at = 0;
+    while (at < tokens_.size() && tokens_[at].raw.offset < offset)
+        ++at;
+    while (at < tokens_.size() && !(tokens_[at].top() && tokens_[at].symbol('(')))
+        ++at;
+    for (std::size_t end = at + 1; end < tokens_.size(); ++end) {
+        if (tokens_[end].depth != 1 || !tokens_[end].symbol(')')) continue;
+        return Call{parted({at + 1, end}, 1), static_cast<std::uint32_t>(tokens_[end].raw.offset)};
+    }
+    return std::nullopt;
+}
+
+std::optional<SelectText::Piece> SelectText::named_value(const Piece &argument) const {
+    const Range range = range_of(argument);
+    if (range.end - range.first < 4) return std::nullopt;
+    const Token &first = tokens_[range.first + 1];
+    const Token &second = tokens_[range.first + 2];
+    const bool arrow =
+        (first.symbol('=') && second.symbol('>')) || (first.symbol(':') && second.symbol('='));
+    return arrow ? std::optional(piece({range.first + 3, range.end})) : std::nullopt;
 }
 
 std::optional<SelectText::Piece> SelectText::body(Clause clause) const {

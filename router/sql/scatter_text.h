@@ -37,6 +37,14 @@ class SelectText {
     [[nodiscard]] const std::vector<Piece> &targets() const { return targets_; }
     /// An item without its name.
     [[nodiscard]] std::optional<Piece> without_alias(const Piece &target) const;
+    /// The arguments of the call that begins at `offset`, and where its parenthesis closes.
+    struct Call {
+        std::vector<Piece> arguments;
+        std::uint32_t close = 0;
+    };
+    [[nodiscard]] std::optional<Call> call_at(std::size_t offset) const;
+    /// What stands behind "name =>" or "name :=".
+    [[nodiscard]] std::optional<Piece> named_value(const Piece &argument) const;
     /// The end of the FROM clause.
     [[nodiscard]] std::uint32_t from_end() const { return from_end_; }
     /// The end of what may stand before LIMIT, OFFSET, FETCH.
@@ -60,7 +68,8 @@ class SelectText {
   private:
     struct Token {
         RawToken raw;
-        bool top = false;  ///< in no parentheses
+        std::size_t depth = 0;  ///< of the parentheses it is in
+        [[nodiscard]] bool top() const { return depth == 0; }
         [[nodiscard]] bool word(std::string_view lower) const;
         [[nodiscard]] bool symbol(char c) const;
         [[nodiscard]] std::size_t end() const { return raw.offset + raw.text.size(); }
@@ -73,7 +82,7 @@ class SelectText {
     void find_clauses(std::size_t from);
     [[nodiscard]] Piece piece(Range range) const;
     [[nodiscard]] Range range_of(const Piece &piece) const;
-    [[nodiscard]] std::vector<Piece> parted(Range range) const;
+    [[nodiscard]] std::vector<Piece> parted(Range range, std::size_t depth = 0) const;
 
     std::string_view text_;
     std::vector<Token> tokens_;  ///< without comments

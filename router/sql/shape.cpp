@@ -236,8 +236,14 @@ class Lexer {
         const char *word = comment + 2;
         while (word < at_ && class_of(*word) == space)
             ++word;
-        return std::string_view(word, static_cast<std::size_t>(at_ - word))
-            .starts_with("interlock:");
+        constexpr std::string_view mark = "interlock:";
+        if (static_cast<std::size_t>(at_ - word) < mark.size()) return false;
+        for (std::size_t i = 0; i < mark.size(); ++i) {
+            const char c = word[i];
+            if ((c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c) != mark[i])
+                return false;
+        }
+        return true;
     }
 
     void word(Keep keep) {

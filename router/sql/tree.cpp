@@ -133,12 +133,13 @@ int location_of(const Node *node) {
 }
 
 int location_within(const Node *node) {
-    int found = -1;
+    int first = -1;
     visit(node, [&](const Node &each) {
-        if (found < 0) found = location_of(&each);
-        return found < 0;
+        const int location = location_of(&each);
+        if (location >= 0 && (first < 0 || location < first)) first = location;
+        return true;
     });
-    return found;
+    return first;
 }
 
 }  // namespace interlock::sql

@@ -19,7 +19,7 @@ void visit(const Node *node, const std::function<bool(const Node &)> &seen);
 
 /// Where an expression begins, as far as its own nodes say; -1 where they do not.
 [[nodiscard]] int location_of(const Node *node);
-/// The same, looking further down.
+/// The leftmost place in it that is known: an operator's own is that of its sign.
 [[nodiscard]] int location_within(const Node *node);
 
 }  // namespace interlock::sql

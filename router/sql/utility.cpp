@@ -177,7 +177,8 @@ bool Analyser::explain(const PgQuery__ExplainStmt &statement) {
     case PG_QUERY__NODE__NODE_MERGE_STMT: break;
     default: return refuse_statement(inner);
     }
-    if (!query(inner, nullptr, nullptr, {}, nullptr)) return false;
+    if (!wrapped(inner, "EXPLAIN", "EXPLAIN ROUTE tells what the router does with a statement."))
+        return false;
     facts.writes = facts.writes && analyze;
     facts.returns_rows = true;
     return true;
@@ -199,7 +200,7 @@ bool Analyser::copy(const PgQuery__CopyStmt &statement) {
                           " WHERE <shard key> = <value>) TO STDOUT.");
     }
     facts.action = Action::copy_out;
-    return query(statement.query, nullptr, nullptr, {}, nullptr);
+    return wrapped(statement.query, "COPY", "Send the SELECT by itself.");
 }
 
 bool Analyser::declare_cursor(const PgQuery__DeclareCursorStmt &statement) {
@@ -210,7 +211,8 @@ bool Analyser::declare_cursor(const PgQuery__DeclareCursorStmt &statement) {
                       "Declare it WITHOUT HOLD, inside a transaction.");
     facts.action = Action::declare_cursor;
     facts.name = statement.portalname;
-    return query(statement.query, nullptr, nullptr, {}, nullptr);
+    return wrapped(statement.query, "a cursor",
+                   "Send the SELECT by itself, or read pages (interlock.keyset_page).");
 }
 
 bool Analyser::utility(const Node *node) {

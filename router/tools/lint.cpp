@@ -116,6 +116,7 @@ int run_lint(const std::vector<std::string> &args) {
 
     std::size_t accepted = 0;
     std::size_t refused = 0;
+    std::size_t all_shards = 0;
     std::map<std::string, std::size_t> by_code;
     for (std::size_t i = 0; i < files.size(); ++i) {
         std::string &text = texts[i];
@@ -126,6 +127,7 @@ int run_lint(const std::vector<std::string> &args) {
             const RouteDescription found = explain_route(statement, {*routes, path}, {}, true);
             if (!found.refusal) {
                 ++accepted;
+                if (found.all_shards) ++all_shards;
                 follow_search_path(statement, *routes, given, path);
                 continue;
             }
@@ -136,6 +138,7 @@ int run_lint(const std::vector<std::string> &args) {
     }
     std::cout << accepted + refused << (accepted + refused == 1 ? " statement: " : " statements: ")
               << accepted << " accepted, " << refused << " refused\n";
+    if (all_shards > 0) std::cout << "    on all shards  " << all_shards << '\n';
     for (const auto &[code, count] : by_code)
         std::cout << "    " << code << "  " << count << '\n';
     return refused > 0 ? 1 : 0;

@@ -3,6 +3,8 @@
 #include "sql/analysis.h"
 #include "check.h"
 #include "plan/single_shard.h"
+#include "sql/deep_stack.h"
+#include "sql/parser.h"
 #include "sql/raw_tokens.h"
 
 #include <memory>
@@ -44,8 +46,24 @@ void check_facts(const sql::Facts &facts, const sql::Shape &shape, const RouteTa
     for (const std::uint32_t table : facts.tables)
         HOLDS(table < routes.tables.size());
     // A statement that names a sharded table has keys, and runs no text we have not seen.
-    if (!facts.tables.empty()) HOLDS(!facts.keys.empty());
+    if (!facts.tables.empty()) HOLDS(!facts.keys.empty() || facts.scatter != nullptr);
     if (facts.writes) HOLDS(!facts.tables.empty());
+}
+
+// Edits are within the text, in order and apart; the text they make is a statement to the parser,
+// and asks for as many columns more as are hidden.
+void check_scatter(const sql::Scatter &scatter, std::string_view text, const RouteTable &routes) {
+    HOLDS(scatter.table < routes.tables.size());
+    std::size_t at = 0;
+    for (const sql::TextEdit &edit : scatter.edits) {
+        HOLDS(edit.offset >= at);
+        at = std::size_t{edit.offset} + edit.length;
+        HOLDS(at <= text.size());
+    }
+    const std::string edited = sql::edited(text, scatter.edits);
+    sql::on_deep_stack([&] { HOLDS(sql::parse(edited)); }, false);
+    if (scatter.kind == sql::ScatterKind::ordered) HOLDS(scatter.hidden == 1);
+    if (scatter.unless_allowed != nullptr) HOLDS(!scatter.unless_allowed->message.empty());
 }
 
 }  // namespace
@@ -73,6 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
     for (const sql::StatementFacts &statement : *result) {
         HOLDS(statement.offset + statement.length <= text.size());
         check_facts(statement.facts, shape, *routes);
+        if (statement.facts.scatter) check_scatter(*statement.facts.scatter, text, *routes);
         const auto target = plan(statement.facts, Values{text, shape.literals, {}, true}, *routes);
         if (!target) HOLDS(!target.error().message.empty());
     }
