@@ -1,6 +1,7 @@
 """Shards that die, hang or lie in the middle of a scatter; clients that cancel or vanish: a page fails, it is never
 wrong, and nothing is left behind."""
 
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -616,6 +617,22 @@ def test_a_client_that_vanishes_in_mid_page_leaves_no_statement_behind(failing, 
         client.terminate() if manner == "terminates" else client.close()
     wait_until(lambda: failing.lock_waiters() == 0, 5 * SLACK, "their statements have ended")
     settled(failing)
+    holder.rollback()
+    right(failing)
+
+
+def test_a_router_that_stops_leaves_no_statement_behind(failing):
+    """The last client is gone, and nobody waits for its page any more: it is still ended before the router goes."""
+    router = failing.new_router().start()
+    holder = lock(failing, "s1")
+    client = failing.pg_client(router)
+    client.send(w.query(TEXT))
+    wait_until(lambda: failing.lock_waiters() == 1, 10, "it waits")
+    router.expected_end = True
+    router.send(signal.SIGTERM)
+    client.close()
+    assert router.process.wait(20 * SLACK) == 0
+    assert failing.lock_waiters() == 0
     holder.rollback()
     right(failing)
 

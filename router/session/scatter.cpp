@@ -11,7 +11,7 @@
 #include "session/scatter_row.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 namespace interlock {
 
@@ -83,6 +83,7 @@ struct Scatter::Impl {
         refusal = std::move(why);
         return false;
     }
+    void failed(const Refusal &why);
 
     Worker &worker;
     const ScatterRequest request;
@@ -420,6 +421,19 @@ Scatter::Row Scatter::Impl::end() {
     return Row::end;
 }
 
+// A keyset may have been declared anew since the backends were told of it: another largest page,
+// another order, or none at all.
+void Scatter::Impl::failed(const Refusal &why) {
+    ++worker.scatters->failed;
+    const std::string_view state = why.state();
+    const bool belied = state == code_entry(Code::page_too_large).sqlstate ||
+                        state == code_entry(Code::shards_disagree).sqlstate || state == "42704";
+    if (sent && belied && scatter.kind == ScatterKind::keyset_page)
+        for (std::size_t i = 0; i < fan.size(); ++i)
+            if (!fan.missing(i)) fan[i].forget_keysets();
+    fan.abandon(false);
+}
+
 // Scatter -----------------------------------------------------------------------------------------
 
 Scatter::Scatter(Worker &worker, ScatterRequest request, Event *gave_up)
@@ -430,10 +444,7 @@ Scatter::~Scatter() = default;
 Task<std::optional<Refusal>> Scatter::open() {
     ++impl_->worker.scatters->started;
     auto refused = co_await impl_->open();
-    if (refused) {
-        ++impl_->worker.scatters->failed;
-        impl_->fan.abandon(false);
-    }
+    if (refused) impl_->failed(*refused);
     co_return refused;
 }
 
@@ -443,11 +454,9 @@ std::string_view Scatter::columns() const {
 
 Task<Scatter::Row> Scatter::next(std::string_view &body) {
     Impl &impl = *impl_;
-    if (impl.ended) co_return Row::end;
+    if (impl.ended) co_return impl.refusal ? Row::failed : Row::end;
     Row result = Row::failed;
-    if (impl.refusal) {
-        // It has failed already.
-    } else if (impl.aggregate) {
+    if (impl.aggregate) {
         const bool first = impl.given == 0;
         if (!first || co_await impl.aggregate_all()) {
             std::string_view row;
@@ -458,10 +467,7 @@ Task<Scatter::Row> Scatter::next(std::string_view &body) {
     } else {
         result = co_await impl.next_streamed(body);
     }
-    if (result == Row::failed) {
-        ++impl.worker.scatters->failed;
-        impl.fan.abandon(false);
-    }
+    if (result == Row::failed && !std::exchange(impl.ended, true)) impl.failed(*impl.refusal);
     co_return result;
 }
 

@@ -22,7 +22,7 @@ constexpr std::size_t message_limit = 1 << 20;
 Task<void> ShardDrain::run(std::shared_ptr<ShardStream> stream) {
     const std::shared_ptr<ScatterCounters> counters = stream->counters_;
     if (stream->lease_) co_await end_and_give_back(*stream);
-    --counters->draining;
+    if (--counters->draining == 0) counters->drained.set();
 }
 
 Task<void> ShardDrain::end_and_give_back(ShardStream &stream) {

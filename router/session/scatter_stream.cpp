@@ -39,6 +39,13 @@ void ShardStream::learn() {
     wish_.set();
 }
 
+void ShardStream::forget_keysets() {
+    if (!lease_) return;
+    auto known = std::make_shared<Surroundings>(lease_->surroundings());
+    known->forget_keysets();
+    lease_->set_surroundings(std::move(known));
+}
+
 void ShardStream::ask(std::shared_ptr<const ShardRequest> request) {
     request_ = std::move(request);
     state_ = State::waiting;

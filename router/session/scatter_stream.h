@@ -73,6 +73,8 @@ class ShardStream : public std::enable_shared_from_this<ShardStream> {
     void begin(Event *changed);
     /// In `ready`: asks the shard again for its keysets and keys; busy() meanwhile.
     void learn();
+    /// The shard's answer belies what the backend was told: the next page asks again.
+    void forget_keysets();
     /// In `ready`: sends, and reads up to the first row.
     void ask(std::shared_ptr<const ShardRequest> request);
     /// At work by itself; `changed` will be set. A backend alone (`ready`) is no work.

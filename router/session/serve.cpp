@@ -168,13 +168,21 @@ class Server {
                     deadline = deadline_after(loop_.now(), worker_.settings().shutdown_timeout);
                     for (const auto &listener : listeners_)
                         listener->close();
-                    worker_.stop_soon([this] {
-                        log_info("shutdown: all clients are done");
-                        loop_.stop();
-                    });
+                    worker_.stop_soon([this] { spawn(stop_when_drained()); });
                 }
             }
         }
+    }
+
+    // What nobody waits for any more still runs on the shards, and holds locks there.
+    Task<void> stop_when_drained() {
+        log_info("shutdown: all clients are done");
+        ScatterCounters &scatters = *worker_.scatters;
+        while (scatters.draining > 0) {
+            scatters.drained.reset();
+            co_await Wait(loop_, never).event(scatters.drained);
+        }
+        loop_.stop();
     }
 
     // The process ends without leaving main(), which is where LeakSanitizer would look.

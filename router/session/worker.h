@@ -60,6 +60,7 @@ struct ScatterCounters {
     std::uint64_t returned = 0;    ///< rows given to clients
     std::uint64_t cancelled = 0;   ///< backends whose statement had to be cancelled
     std::size_t draining = 0;      ///< backends whose statement nobody waits for any more
+    Event drained;                 ///< set when that comes to 0
 };
 
 class ClientAuth;

@@ -36,6 +36,8 @@ CREATE TABLE readings (sensor bigint NOT NULL, day date NOT NULL, value numeric(
     PARTITION BY RANGE (day);
 CREATE TABLE readings_old PARTITION OF readings FOR VALUES FROM (MINVALUE) TO ('2024-01-01');
 CREATE TABLE readings_new PARTITION OF readings FOR VALUES FROM ('2024-01-01') TO (MAXVALUE);
+CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE words (id bigint PRIMARY KEY, word text COLLATE folded, other char(4) COLLATE folded);
 CREATE TABLE many (id bigint PRIMARY KEY, g integer NOT NULL, v numeric, w bigint, at interval);
 CREATE TABLE brims (id bigint PRIMARY KEY, n numeric, span interval, cash money);
 CREATE FUNCTION twice(integer) RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 2 * $1';
@@ -46,7 +48,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO PUBLIC;
 KEYSPACES = {"owners": ("bigint", 16), "notes": ("uuid", 8), "paths": ("text", 9)}
 # table -> (keyspace, key column)
 TABLES = {"things": ("owners", "owner"), "nothing": ("owners", "owner"), "notes": ("notes", "note_id"),
-          "paths": ("paths", "path"), "readings": ("owners", "sensor"), "many": ("owners", "id"), "brims": ("owners", "id")}
+          "paths": ("paths", "path"), "readings": ("owners", "sensor"), "many": ("owners", "id"), "brims": ("owners", "id"), "words": ("owners", "id")}
 GROUPS = 9000   # of `many`: the router's budget is 10,000
 
 TEXTS = ["", "a", "A", "b", "B", "aa", "a b", "é", "e\u0301", "É", "z", "ä", "Z", "_", "10", "9", "straße", "o'brien", "\U0001f600", "~"]
@@ -90,7 +92,8 @@ def make_rows(seed=4):
             for index in range(3 * GROUPS)]
     # What one shard can hold, and all together cannot.
     brims = [(index, "9e131071", "178000000 years", "92233720368547758.07") for index in range(1, 9)]
-    return {"things": things, "nothing": [], "notes": notes, "paths": paths, "readings": readings, "many": many, "brims": brims}
+    words = [(index, rng.choice(("a", "A", "b", "B", "é", "É", "e\u0301", "straße", "STRASSE", "", None)), rng.choice(("a", "A", "b"))) for index in range(90)]
+    return {"things": things, "nothing": [], "notes": notes, "paths": paths, "readings": readings, "many": many, "brims": brims, "words": words}
 
 class GatherShop(Cluster):
     """Shards s0, s1, s2, their router; `plain` (on s0's instance) and `control` (on s1's) hold all rows."""

@@ -259,6 +259,23 @@ TEST_F(ScatterTest, AKeysetThatIsNotKnownIsAskedForOnceMore) {
     });
 }
 
+TEST_F(ScatterTest, WhatAShardBeliesIsAskedForAgain) {
+    with_pages([&]() -> Task<void> {
+        EXPECT_EQ(co_await brief(request("50")), "1 2 3 4 5 6 ");
+        co_await idle(2);
+        // Declared anew since: smaller pages.
+        s0_->surroundings = s1_->surroundings = surroundings("20 3 true");
+        second_ = answer(test::error_frame("ERROR", "IL202", "at most 20"));
+        EXPECT_EQ((co_await run(request("50"))).state, "IL202");
+        EXPECT_EQ(sent(), 4U);
+        EXPECT_EQ(s0_->questions + s1_->questions, 0);
+        co_await idle(2);
+        EXPECT_EQ(co_await brief(request("50")), "PAGE_TOO_LARGE");
+        EXPECT_EQ(sent(), 4U);
+        EXPECT_EQ(s0_->questions + s1_->questions, 2);
+    });
+}
+
 TEST_F(ScatterTest, KeysetsThatAreNotAlikeAreRefused) {
     with_pages([&]() -> Task<void> {
         s1_->surroundings = surroundings("100 3 true", "ffff");
