@@ -660,8 +660,9 @@ def test_a_client_that_does_not_read_holds_no_memory_and_is_cancelled_in_time(fa
 
 def test_many_scatters_on_small_pools_neither_deadlock_nor_exceed_them(failing):
     """Each needs a connection of every shard; others want one each. All are served, in any order."""
-    user = {shard: next(order.user_id for order in failing.orders if failing.shard_name(order.user_id) == shard)
-            for shard in failing.shards}
+    # A row of each shard: several would be locked in any order.
+    one = {shard: next(order for order in failing.orders if failing.shard_name(order.user_id) == shard)
+           for shard in failing.shards}
     stop, faults, most, served = threading.Event(), [], [0], []
 
     def watch():
@@ -678,9 +679,10 @@ def test_many_scatters_on_small_pools_neither_deadlock_nor_exceed_them(failing):
                     if random.random() < 0.5:
                         assert [int(row[0]) for row in client.ok(TEXT).rows] == failing.truth[:SIZE]
                     else:
-                        shard = random.choice(failing.shards)
+                        row = one[random.choice(failing.shards)]
                         client.ok("BEGIN")
-                        client.ok(f"UPDATE orders SET note = note WHERE user_id = {user[shard]}")
+                        client.ok("UPDATE orders SET note = note"
+                                  f" WHERE user_id = {row.user_id} AND order_id = {row.order_id}")
                         client.ok("COMMIT")
                     count += 1
                 served.append(count)
