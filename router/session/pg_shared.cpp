@@ -1,6 +1,7 @@
 #include "session/pg_shared.h"
 
 #include "session/pg_client.h"
+#include "sql/scatter_skeleton.h"
 
 #include <openssl/rand.h>
 
@@ -31,10 +32,26 @@ void PgShared::keep(std::string_view text, const sql::Shape &shape, const Search
     // A transaction may still work under an older table; the cache holds shapes of the newest.
     const auto &routes = worker_.routes();
     if (!routes || routes->table != table) return;
-    if (facts->cacheable)
+    if (facts->cacheable) {
         facts_.insert(shape.text, table, std::move(facts), path.id);
-    else if (facts->scatter)
-        scatters_.insert(text, table, std::move(facts), path.id);
+        return;
+    }
+    if (!facts->scatter) return;
+    if (!shape.literals.empty()) {
+        if (auto page = sql::keepable_page(*facts, shape)) {
+            pages_.insert(sql::skeleton(text, shape), table, std::move(page), path.id);
+            return;
+        }
+    }
+    scatters_.insert(text, table, std::move(facts), path.id);
+}
+
+std::shared_ptr<const sql::Facts>
+PgShared::find_page(std::string_view text, const sql::Shape &shape, const SearchPath &path,
+                    const std::shared_ptr<const RouteTable> &table) {
+    if (shape.literals.empty() || pages_.size() == 0) return nullptr;
+    const auto kept = pages_.find(sql::skeleton(text, shape), table, path.id);
+    return kept ? sql::page_facts(*kept, shape) : nullptr;
 }
 
 Result<std::shared_ptr<const sql::Facts>, Refusal>

@@ -52,7 +52,8 @@ class PgShared {
     find(std::string_view text, const sql::Shape &shape, const SearchPath &path,
          const std::shared_ptr<const RouteTable> &table) {
         if (auto known = facts_.find(shape.text, table, path.id)) return known;
-        return scatters_.find(text, table, path.id);
+        if (auto known = scatters_.find(text, table, path.id)) return known;
+        return find_page(text, shape, path, table);
     }
     void keep(std::string_view text, const sql::Shape &shape, const SearchPath &path,
               const std::shared_ptr<const RouteTable> &table,
@@ -84,10 +85,15 @@ class PgShared {
     std::unordered_map<std::string, Parameters> accepted_startups;
 
   private:
+    [[nodiscard]] std::shared_ptr<const sql::Facts>
+    find_page(std::string_view text, const sql::Shape &shape, const SearchPath &path,
+              const std::shared_ptr<const RouteTable> &table);
+
     Worker &worker_;
     ParameterSets parameters_;
     sql::FactsCache facts_;     ///< by shape
     sql::FactsCache scatters_;  ///< by exact text: their facts say what is put where in it
+    sql::FactsCache pages_;     ///< of keyset pages with literals, by skeleton
     std::unordered_map<std::string, std::weak_ptr<const PgStatement>> statements_;
     std::unordered_map<std::string, std::shared_ptr<const SearchPath>> paths_;
     std::vector<PgClient *> by_slot_;  ///< the low bits of a key's pid say where; null: free

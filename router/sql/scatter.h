@@ -5,6 +5,7 @@
 #pragma once
 
 #include "sql/refusal.h"
+#include "sql/shape.h"
 
 #include <cstdint>
 #include <memory>
@@ -96,6 +97,7 @@ struct Scatter {
     ValueSource keyset, before, page_size;
     DefaultPage default_page;  ///< not among `edits`, and apart from them
     PageColumns page;
+    std::vector<Literal> literals;  ///< of facts that were kept: see sql/scatter_skeleton.h
 
     // ordered: LIMIT + OFFSET rows are fetched from each shard. aggregate: the same of groups, and
     // LIMIT may be absent or NULL
