@@ -2,7 +2,7 @@
 """A page of 50 rows over three shards beside one shard and beside postgres_fdw, in one run, as JSON.
 
 600,000 orders of ten merchants, sharded by buyer; pages of one merchant's, newest first, from random places of its
-60,000. The ways take turns at each place:
+60,000. The ways take turns, twenty places each:
   router    interlock.keyset_page through the router
   s0 s1 s2  the same call, with the same cursor, on one shard directly: a page of the rows it has
   by hand   the same call sent to the three shards at once by the client itself, nothing merged: the least that
@@ -176,17 +176,20 @@ def ratio(ours, theirs):
     return {name: round(ours[f"{name}_us"] / theirs[f"{name}_us"], 3) for name in ("p10", "p50", "p99")}
 
 
-def in_turn(ways, places):
-    """name -> seconds for each place. `ways`: name -> (client, place -> request)."""
+def in_turn(ways, places, block=20):
+    """name -> seconds for each place. `ways`: name -> (client, place -> request). Blocks of places in turn: changed at
+    every place, each way would find its processes asleep, and the one with the most of them would pay the most."""
     times = {name: [] for name in ways}
     names = list(ways)
-    for number, place in enumerate(places):
-        for name in names[number % len(names):] + names[:number % len(names)]:
+    for start in range(0, len(places), block):
+        first = start // block % len(names)
+        for name in names[first:] + names[:first]:
             client, request = ways[name]
-            message = request(place)
-            began = time.perf_counter()
-            client.ask(message)
-            times[name].append(time.perf_counter() - began)
+            for place in places[start:start + block]:
+                message = request(place)
+                began = time.perf_counter()
+                client.ask(message)
+                times[name].append(time.perf_counter() - began)
     return times
 
 
