@@ -108,7 +108,8 @@ const EnumOrder *order_of(Oid type) {
 
 namespace {
 
-std::uint32_t rank_in(const EnumOrder *order, Oid value) {
+/// Position in `values`, or -1.
+int find_value(const EnumOrder *order, Oid value) {
     int low = 0;
     int high = order->count;
     while (low < high) {
@@ -118,21 +119,36 @@ std::uint32_t rank_in(const EnumOrder *order, Oid value) {
         else
             high = middle;
     }
-    if (low == order->count || order->values[low] != value)
+    return low < order->count && order->values[low] == value ? low : -1;
+}
+
+// A row can hold a label that was added after messages were last taken: one more look.
+const EnumOrder *order_with(Oid type, Oid value, int *place) {
+    const EnumOrder *order = order_of(type);
+    *place = find_value(order, value);
+    if (likely(*place >= 0)) return order;
+    AcceptInvalidationMessages();
+    stale = true;
+    order = order_of(type);
+    *place = find_value(order, value);
+    if (*place < 0)
         ereport(ERROR, (errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
                         errmsg("invalid internal value for enum: %u", value)));
-    return order->ranks[low];
+    return order;
 }
 
 }  // namespace
 
 std::uint32_t enum_rank(Oid type, Oid value) {
-    return rank_in(order_of(type), value);
+    int place;
+    const EnumOrder *order = order_with(type, value, &place);
+    return order->ranks[place];
 }
 
 const char *enum_label(Oid type, Oid value) {
-    const EnumOrder *order = order_of(type);
-    return NameStr(order->labels[rank_in(order, value)].name);
+    int place;
+    const EnumOrder *order = order_with(type, value, &place);
+    return NameStr(order->labels[order->ranks[place]].name);
 }
 
 Oid enum_value(Oid type, const char *label, int length) {

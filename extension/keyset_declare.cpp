@@ -159,13 +159,18 @@ void run_as_owner(const char *command, int count, Oid *types, Datum *values, con
     Oid caller;
     int context;
     GetUserIdAndSecContext(&caller, &context);
-    // Should this raise an error, the end of the (sub)transaction puts the caller back.
+    // Should this raise an error, the end of the (sub)transaction puts the caller back, and the
+    // caller's search_path, under which nothing may be looked up with the owner's rights.
+    const int level = NewGUCNestLevel();
+    set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+                      GUC_ACTION_SAVE, true, 0, false);
     SetUserIdAndSecContext(extension_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
     if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
     if (SPI_execute_with_args(command, count, types, values, nulls, false, 0) != expected)
         elog(ERROR, "SPI_execute failed: %s", command);
     SPI_finish();
     SetUserIdAndSecContext(caller, context);
+    AtEOXact_GUC(true, level);
 }
 
 Datum array_of(Datum *elements, int count, Oid type) {
@@ -309,7 +314,7 @@ INTERLOCK_FUNCTION(interlock_keyset_drop) {
     if (get_rel_name(existing->relid) != nullptr) require_owner(existing->relid);
     Oid types[] = {TEXTOID};
     Datum values[] = {CStringGetTextDatum(name)};
-    run_as_owner("DELETE FROM interlock.keyset WHERE name = $1", 1, types, values, nullptr,
-                 SPI_OK_DELETE);
+    run_as_owner("DELETE FROM interlock.keyset WHERE name OPERATOR(pg_catalog.=) $1", 1, types,
+                 values, nullptr, SPI_OK_DELETE);
     PG_RETURN_VOID();
 }

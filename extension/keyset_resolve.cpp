@@ -114,6 +114,12 @@ bool resolve_column(const Table &table, const char *keyset, const char *name, Oi
                     "Scope and order are made of integers, numeric, floats, boolean, text, "
                     "character, bytea, uuid, date, time, timestamps, interval and enums, and of "
                     "domains over these.");
+    // The operators of enums take enums only, not domains over them.
+    if (type_is_enum(sort->base) && sort->type != sort->base)
+        return fail(problem, ERRCODE_DATATYPE_MISMATCH,
+                    psprintf("column \"%s\" of keyset \"%s\" is of type %s, a domain over an "
+                             "enum, which keysets do not support",
+                             name, keyset, format_type_be(sort->type)));
     if (!check_collation(keyset, name, own_collation, given, sort, problem)) return false;
     column->explicit_collation = sort->collation == own_collation ? InvalidOid : sort->collation;
     getTypeInputInfo(sort->base, &column->input, &column->input_parameter);
@@ -183,6 +189,16 @@ void append_string(StringInfo out, const char *string) {
     appendStringInfoString(out, string);
 }
 
+// Its names as they are stored: how they are quoted depends on the session's settings.
+void append_type(StringInfo out, Oid type) {
+    HeapTuple tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+    if (!HeapTupleIsValid(tuple)) elog(ERROR, "cache lookup failed for type %u", type);
+    const Form_pg_type form = reinterpret_cast<Form_pg_type>(GETSTRUCT(tuple));
+    append_string(out, get_namespace_name(form->typnamespace));
+    append_string(out, NameStr(form->typname));
+    ReleaseSysCache(tuple);
+}
+
 // Everything that decides which rows a cursor has behind it, and nothing that differs between two
 // databases with the same declaration (as OIDs do).
 void digest_keyset(const Table &table, Keyset *keyset) {
@@ -198,7 +214,7 @@ void digest_keyset(const Table &table, Keyset *keyset) {
     append_string(&bytes, psprintf("%d", declaration.scope_count));
     for (int i = 0; i < declaration.scope_count; ++i) {
         append_string(&bytes, keyset->scope[i].name);
-        append_string(&bytes, format_type_be_qualified(keyset->scope_sort[i].base));
+        append_type(&bytes, keyset->scope_sort[i].base);
     }
     append_string(&bytes, psprintf("%d", declaration.order_count));
     for (int i = 0; i < declaration.order_count; ++i) {

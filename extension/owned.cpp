@@ -20,7 +20,32 @@ struct OwnedCache {
     KeyFamily family;
     std::int32_t buckets;
     bool *answers;
+    // What they were decided for. PL/pgSQL keeps an expression's state for a whole transaction, so
+    // the call site alone does not tell one execution from the next.
+    std::int32_t route_version;
+    TransactionId snapshot_xmin, snapshot_xmax;
+    std::uint32_t snapshot_count;
+    CommandId snapshot_command;
+    std::uint64_t snapshot_completed;
 };
+
+bool same_execution(const OwnedCache &cache) {
+    const Snapshot snapshot = GetActiveSnapshot();
+    return cache.route_version == guc::route_version && cache.snapshot_xmin == snapshot->xmin &&
+           cache.snapshot_xmax == snapshot->xmax && cache.snapshot_count == snapshot->xcnt &&
+           cache.snapshot_command == snapshot->curcid &&
+           cache.snapshot_completed == snapshot->snapXactCompletionCount;
+}
+
+void note_execution(OwnedCache *cache) {
+    const Snapshot snapshot = GetActiveSnapshot();
+    cache->route_version = guc::route_version;
+    cache->snapshot_xmin = snapshot->xmin;
+    cache->snapshot_xmax = snapshot->xmax;
+    cache->snapshot_count = snapshot->xcnt;
+    cache->snapshot_command = snapshot->curcid;
+    cache->snapshot_completed = snapshot->snapXactCompletionCount;
+}
 
 OwnedCache *owned_cache(FmgrInfo *function) {
     if (likely(function->fn_extra != nullptr)) return static_cast<OwnedCache *>(function->fn_extra);
@@ -51,7 +76,11 @@ void decide_answers(OwnedCache *cache, FunctionCallInfo fcinfo, std::string_view
     require_current_routes(ownership, InvalidOid);
     const Keyspace *keyspace = require_keyspace(ownership, name);
     MemoryContext context = fcinfo->flinfo->fn_mcxt;
-    if (cache->answers != nullptr) pfree(cache->answers);
+    if (cache->keyspace != nullptr) {
+        pfree(const_cast<char *>(cache->keyspace));
+        pfree(cache->answers);
+        cache->keyspace = nullptr;
+    }
     cache->answers = static_cast<bool *>(
         MemoryContextAlloc(context, static_cast<std::size_t>(keyspace->buckets)));
     fill_answers(*keyspace, ownership, cache->answers);
@@ -62,6 +91,7 @@ void decide_answers(OwnedCache *cache, FunctionCallInfo fcinfo, std::string_view
     copy[name.size()] = '\0';
     cache->keyspace = copy;
     cache->name_length = name.size();
+    note_execution(cache);
 }
 
 }  // namespace
@@ -75,7 +105,7 @@ INTERLOCK_FUNCTION(interlock_owned) {
     OwnedCache *cache = owned_cache(fcinfo->flinfo);
     const text *argument = PG_GETARG_TEXT_PP(0);
     const std::string_view name(VARDATA_ANY(argument), VARSIZE_ANY_EXHDR(argument));
-    if (unlikely(cache->keyspace == nullptr ||
+    if (unlikely(cache->keyspace == nullptr || !same_execution(*cache) ||
                  name != std::string_view(cache->keyspace, cache->name_length)))
         decide_answers(cache, fcinfo, name);
     if (unlikely(cache->family != cache->type.family))

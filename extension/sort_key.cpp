@@ -77,6 +77,14 @@ void put_text(StringInfo out, const SortColumn &column, const text *value) {
     append_text_key(column.collation, bytes, length, out);
 }
 
+// The label is behind its place, so that different labels are never one key, even to servers that
+// have different ones.
+void put_enum(StringInfo out, Oid type, Oid value) {
+    put_number(out, enum_rank(type, value));
+    const char *label = enum_label(type, value);
+    appendBinaryStringInfo(out, label, static_cast<int>(std::strlen(label)) + 1);
+}
+
 void put_value(StringInfo out, const SortColumn &column, Datum value) {
     switch (column.base) {
     case INT2OID: put_signed(out, DatumGetInt16(value)); break;
@@ -98,7 +106,7 @@ void put_value(StringInfo out, const SortColumn &column, Datum value) {
     case TIMESTAMPOID:
     case TIMESTAMPTZOID: put_signed(out, std::int64_t{DatumGetTimestamp(value)}); break;
     case INTERVALOID: put_interval(out, *DatumGetIntervalP(value)); break;
-    default: put_number(out, enum_rank(column.base, DatumGetObjectId(value)));
+    default: put_enum(out, column.base, DatumGetObjectId(value));
     }
 }
 

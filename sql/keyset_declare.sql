@@ -222,10 +222,42 @@ SELECT * FROM interlock.keyset;
 SELECT * FROM interlock.keyset_decode('x');
 SET ROLE regress_other;
 SELECT interlock.keyset_drop('mine');
+RESET ROLE;
+-- nothing of the caller's is run with the owner's rights
+CREATE SCHEMA regress_trap;
+CREATE FUNCTION regress_trap.caught(text, text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'run by %', current_user;
+END $$;
+CREATE OPERATOR regress_trap.= (leftarg = text, rightarg = text, function = regress_trap.caught);
+GRANT USAGE ON SCHEMA regress_trap TO regress_owner;
 SET ROLE regress_owner;
+SET search_path = regress_trap, pg_catalog, public;
 SELECT interlock.keyset_drop('mine');
+SELECT interlock.keyset_create('mine', 'mine', '{}', 'id');
+SELECT interlock.keyset_drop('mine');
+SHOW search_path;
+RESET search_path;
 DROP TABLE mine;
 RESET ROLE;
+SET client_min_messages = warning;
+DROP SCHEMA regress_trap CASCADE;
+-- operators of enums do not take domains over them
+CREATE TYPE regress_mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN regress_happy AS regress_mood;
+CREATE TABLE moods (id int PRIMARY KEY, mood regress_happy NOT NULL, tag uuid NOT NULL);
+SELECT interlock.keyset_create('moods', 'moods', '{mood}', 'id');
+\echo SQLSTATE :SQLSTATE
+-- the digest is not the session's
+SELECT interlock.keyset_create('moods', 'moods', '{tag}', 'id');
+CREATE TABLE seen AS SELECT digest FROM interlock.keysets;
+SET quote_all_identifiers = on;
+SELECT digest = (SELECT digest FROM seen) AS same FROM interlock.keysets;
+RESET quote_all_identifiers;
+DROP TABLE moods, seen;
+DROP DOMAIN regress_happy;
+DROP TYPE regress_mood;
+RESET client_min_messages;
 REVOKE CREATE ON SCHEMA public FROM regress_owner;
 DROP EXTENSION interlock;
 DROP ROLE regress_owner;

@@ -217,7 +217,7 @@ SELECT interlock.group_key('a'::text COLLATE of_libc) = interlock.group_key('a':
 
 -- the fingerprint: changes with the collations made here, not with who owns them or in what order they came
 CREATE TABLE seen AS SELECT interlock.collation_fingerprint() AS fingerprint;
-SELECT fingerprint ~ '^encoding UTF8; default libc C version none; icu [0-9.]+; own collations [0-9a-f]{16}$' AS form FROM seen;
+SELECT fingerprint ~ '^encoding UTF8; default libc C version none; icu [0-9.]+; own collations [0-9a-f]{16}; enums [0-9a-f]{16}$' AS form FROM seen;
 DROP COLLATION of_libc;
 SELECT fingerprint <> interlock.collation_fingerprint() AS changed FROM seen;
 CREATE COLLATION of_libc (provider = libc, locale = 'C.UTF-8');
@@ -226,6 +226,10 @@ DROP COLLATION of_libc, case_blind;
 CREATE COLLATION case_blind (provider = icu, locale = 'und-u-ks-level2');
 CREATE COLLATION of_libc (provider = libc, locale = 'C.UTF-8');
 SELECT fingerprint <> interlock.collation_fingerprint() AS another_case_blind FROM seen;
+TRUNCATE seen;
+INSERT INTO seen SELECT interlock.collation_fingerprint();
+ALTER TYPE mood ADD VALUE 'never felt' BEFORE 'sad';
+SELECT fingerprint <> interlock.collation_fingerprint() AS another_mood FROM seen;
 
 DROP TABLE words, stored, two, seen;
 DROP DOMAIN happy_mood, price, label;

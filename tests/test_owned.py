@@ -71,3 +71,22 @@ def test_a_statement_whose_routes_have_become_old_before_its_first_row_is_refuse
                " WHERE interlock.owned('account', account_id)")
     assert error.sqlstate == "IL102"
     assert counted == []
+
+
+def test_an_expression_that_is_kept_for_a_transaction_looks_again_for_each_statement(shard):
+    """PL/pgSQL keeps the state of simple expressions until the transaction ends."""
+    shard.sql("""
+        CREATE FUNCTION before_and_after() RETURNS boolean[] LANGUAGE plpgsql AS $$
+        DECLARE
+            answer boolean;
+            answers boolean[] = '{}';
+        BEGIN
+            FOR i IN 1..2 LOOP
+                answer := interlock.owned('account', 1::bigint);
+                answers := answers || answer;
+                UPDATE interlock.bucket_state SET state = 'moved', peer = 's1', route_version = 2;
+            END LOOP;
+            RETURN answers;
+        END $$
+    """)
+    assert shard.value("SELECT before_and_after()") == [True, False]

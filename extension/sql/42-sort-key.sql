@@ -14,7 +14,7 @@ COMMENT ON FUNCTION interlock.group_key(anyelement) IS
 CREATE FUNCTION interlock.collation_fingerprint() RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT format('encoding %s; default %s %s version %s; icu %s; own collations %s',
+    SELECT format('encoding %s; default %s %s version %s; icu %s; own collations %s; enums %s',
                   getdatabaseencoding(),
                   CASE d.entry ->> 'datlocprovider' WHEN 'i' THEN 'icu' WHEN 'b' THEN 'builtin' ELSE 'libc' END,
                   coalesce(d.entry ->> 'datlocale', d.entry ->> 'daticulocale', d.entry ->> 'datcollate')
@@ -28,8 +28,15 @@ AS $$
                                                  pg_collation_actual_version(c.oid)), E'\n'
                                        ORDER BY n.nspname COLLATE "C", c.collname COLLATE "C", c.collencoding), 'UTF8')), 'hex'), 16)
                               FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
-                             WHERE c.oid >= 16384 AND n.nspname !~ '^pg_temp_'), 'none'))
+                             WHERE c.oid >= 16384 AND n.nspname !~ '^pg_temp_'), 'none'),
+                  coalesce((SELECT left(encode(sha256(convert_to(string_agg(
+                                       format('%I.%I: %s', n.nspname, t.typname, e.labels), E'\n'
+                                       ORDER BY n.nspname COLLATE "C", t.typname COLLATE "C"), 'UTF8')), 'hex'), 16)
+                              FROM (SELECT enumtypid, string_agg(quote_literal(enumlabel), ',' ORDER BY enumsortorder) AS labels
+                                      FROM pg_enum GROUP BY enumtypid) AS e
+                              JOIN pg_type t ON t.oid = e.enumtypid JOIN pg_namespace n ON n.oid = t.typnamespace
+                             WHERE n.nspname !~ '^pg_temp_'), 'none'))
       FROM (SELECT oid, to_jsonb(database) AS entry FROM pg_database AS database WHERE datname = current_database()) AS d
 $$;
 COMMENT ON FUNCTION interlock.collation_fingerprint() IS
-    'what decides how text sorts in this database; databases with equal fingerprints sort alike';
+    'what decides how text and enums sort in this database; databases with equal fingerprints sort alike';

@@ -75,6 +75,7 @@ struct PgClient::ScatterPortal {
     ScatterRequest request;  ///< without what depends on the moment it runs
     std::unique_ptr<Scatter> running;
     SessionBudget::Bound timeout_of = SessionBudget::Bound::page;
+    std::uint32_t path = 0;  ///< search path its names were looked up along
     std::string columns;
     bool described = false;  ///< `columns` are known
 
@@ -189,7 +190,6 @@ Task<std::optional<Refusal>> PgClient::open_scatter(ScatterRequest request,
     const SessionBudget budget = session_budget(*request.facts->scatter, worker_.settings(), value);
     timeout_of = budget.timeout_of;
     request.budget = budget.budget;
-    request.routes = routes_in_use();
     request.login = backend_login_;
     request.search_path = path_->schemas;
     request.defaults = defaults_;
@@ -275,6 +275,7 @@ Task<bool> PgClient::run_scatter(const std::shared_ptr<const sql::Facts> &facts,
                                  std::string_view text, std::span<const sql::Literal> literals) {
     ScatterRequest request;
     request.facts = facts;
+    request.routes = routes_in_use();  // the facts were found under: others may come while it waits
     request.text = text;
     request.literals.assign(literals.begin(), literals.end());
     auto refused = co_await before_scatter(*facts);
@@ -302,6 +303,8 @@ std::optional<Refusal> PgClient::bind_scatter(std::string_view portal_name,
     portal->storage = values;
     ScatterRequest &request = portal->request;
     request.facts = prepared->facts;
+    request.routes = routes_in_use();
+    portal->path = path_->id;
     request.text = prepared->statement->text;
     request.types = prepared->statement->types;
     request.literals = prepared->statement->literals;
@@ -320,6 +323,9 @@ std::optional<Refusal> PgClient::bind_scatter(std::string_view portal_name,
 Task<bool> PgClient::start_portal(const PreparedPointer &prepared, ScatterPortal &portal) {
     if (portal.running || portal.fetched) co_return true;
     auto refused = co_await before_scatter(*portal.request.facts);
+    // A server's portal keeps the tables it was bound to; the text sent now would be read anew.
+    if (!refused && portal.path != path_->id)
+        refused = postgres_error("0A000", "the search_path has changed since the portal was bound");
     if (!refused && skipping_) co_return false;
     if (!refused)
         refused = co_await open_scatter(portal.request, portal.running, portal.timeout_of);

@@ -86,12 +86,25 @@ Refusal told_session(Refusal refusal, const SessionValue &value) {
     return *refusal.as_scatter;
 }
 
+namespace {
+
+bool quotes(std::string_view token, std::string_view words) {
+    return token.size() == words.size() + 2 && same(token.substr(1, words.size()), words);
+}
+
+}  // namespace
+
 std::optional<bool> names_read_committed(std::string_view options) {
     // The last one named counts, as in PostgreSQL.
     std::optional<bool> found;
     sql::RawTokens tokens(options);
     for (sql::RawToken token = tokens.next(); token.kind != sql::RawToken::Kind::end;
          token = tokens.next()) {
+        if (token.kind == sql::RawToken::Kind::quoted) {
+            // SET transaction_isolation = '...'. What is not plainly one of the two is another.
+            found = quotes(token.text, "read committed") || quotes(token.text, "read uncommitted");
+            continue;
+        }
         if (token.kind != sql::RawToken::Kind::word) continue;
         if (same(token.text, "committed") || same(token.text, "uncommitted")) found = true;
         if (same(token.text, "serializable") || same(token.text, "repeatable")) found = false;

@@ -63,6 +63,8 @@ bool names_clock(std::string_view text) {
 
 constexpr const char *clock_message =
     "the order would go by the clock, and each shard has its own: ";
+constexpr const char *page_clock_message =
+    "the page would go by the clock, and each shard has its own: ";
 constexpr const char *clock_hint = "Send the time as a parameter or write it as a literal.";
 
 }  // namespace
@@ -110,9 +112,11 @@ bool ScatterAnalysis::check(const Node *node, Use use) {
             break;
         case PG_QUERY__NODE__NODE_SQLVALUE_FUNCTION: {
             const PgQuery__SQLValueFunction &value = *each.sqlvalue_function;
-            if (use == Use::order && by_clock(value.op))
+            if ((use == Use::order || use == Use::value) && by_clock(value.op))
                 good = refuse(value.location,
-                              std::string(clock_message) + "CURRENT_DATE or the like", clock_hint);
+                              std::string(use == Use::order ? clock_message : page_clock_message) +
+                                  "CURRENT_DATE or the like",
+                              clock_hint);
             else if (value.op == PG_QUERY__SQLVALUE_FUNCTION_OP__SVFOP_CURRENT_CATALOG ||
                      value.op == PG_QUERY__SQLVALUE_FUNCTION_OP__SVFOP_CURRENT_SCHEMA)
                 good = refuse(value.location, "the name of a database or schema is a shard's own");
@@ -159,7 +163,10 @@ bool ScatterAnalysis::check_call(const PgQuery__FuncCall &call, Use use) {
     switch (builtin ? shard_function(name) : ShardFunction::other) {
     case ShardFunction::row: break;
     case ShardFunction::clock:
-        if (use == Use::order) return refuse(call.location, clock_message + name, clock_hint);
+        if (use == Use::order || use == Use::value)
+            return refuse(call.location,
+                          (use == Use::order ? clock_message : page_clock_message) + name,
+                          clock_hint);
         break;
     case ShardFunction::aggregate:
         if (use == Use::page)

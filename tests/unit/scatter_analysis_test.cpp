@@ -414,6 +414,11 @@ const RefusedScatter not_exact[] = {
     {"select * from interlock.keyset_page('k', null::int)", 42, "not NULL::table"},
     {"select * from interlock.keyset_page('k', null::account[])", 42, "not NULL::table"},
     {"select * from interlock.keyset_page('k')", 15, "needs a keyset and a row type"},
+    {"select * from interlock.keyset_page('k', null::account, scope => jsonb_build_object('d', "
+     "current_date))",
+     90, "the page would go by the clock"},
+    {"select * from interlock.keyset_page('k', null::account, scope => to_jsonb(now()))", 75,
+     "the page would go by the clock"},
     {"select * from interlock.keyset_page('k', null::account, size => 3)", 65, "no such parameter"},
     {"select * from interlock.keyset_page('k', null::account, page_size => 1 + 1)", 70,
      "page_size is no literal"},

@@ -144,6 +144,10 @@ TEST(ScatterBudget, TheLastIsolationLevelNamedCounts) {
         names_read_committed("BEGIN ISOLATION LEVEL SERIALIZABLE, ISOLATION LEVEL READ COMMITTED"),
         true);
     EXPECT_EQ(names_read_committed("repeatable read"), false);
+    EXPECT_EQ(names_read_committed("SET LOCAL transaction_isolation = 'Read Committed'"), true);
+    EXPECT_EQ(names_read_committed("SET transaction_isolation TO \"read uncommitted\""), true);
+    EXPECT_EQ(names_read_committed("SET LOCAL transaction_isolation = 'repeatable read'"), false);
+    EXPECT_EQ(names_read_committed("SET transaction_isolation = E'repeatable\\x20read'"), false);
 }
 
 }  // namespace
