@@ -135,6 +135,7 @@ def test_a_transaction_that_is_on_a_shard_does_not(cluster, whole):
 def test_a_transaction_with_one_snapshot_does_not(cluster, whole):
     client = cluster.pg_client()
     for begin in (["BEGIN ISOLATION LEVEL REPEATABLE READ"], ["BEGIN", "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"],
+                  ["BEGIN", "SET LOCAL transaction_isolation = 'repeatable read'"],
                   ["SET default_transaction_isolation = 'repeatable read'", "BEGIN"]):
         for sql in begin:
             client.ok(sql)
@@ -514,3 +515,19 @@ def test_psycopg_walks_the_pages_in_every_mode(cluster, whole, mode):
     pages = walk(f"host=127.0.0.1 port={port} user=app dbname=app")
     assert pages == walk(f"host=127.0.0.1 port={whole.instance.port} user=app dbname=whole")
     assert len(pages) == 40 and pages == sorted(pages, key=lambda row: (-row[1], row[0]))
+
+
+def test_a_bound_portal_is_not_read_anew_under_another_search_path(cluster, whole):
+    """The text would go to the shards under the new path, with what was found out under the old one."""
+    client = cluster.pg_client()
+    client.ok("BEGIN")
+    client.ask(w.parse(ORDERED), w.bind([], portal="p")).ok()
+    client.ok("SET search_path = pg_temp, public")
+    client.ask(w.execute("p")).refused("0A000", "E")
+    client.ok("ROLLBACK")
+    client.ok("BEGIN")
+    client.ask(w.parse(ORDERED), w.bind([], portal="p")).ok()
+    client.ok("SET statement_timeout = '1min'")
+    client.ask(w.execute("p")).ok()
+    client.ok("ROLLBACK")
+    settled(cluster)

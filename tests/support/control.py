@@ -52,9 +52,22 @@ def both(cluster, talk, **options):
     Every message that a client received is compared, in order, so a talk only has to be silent about what may
     differ (process ids). What `talk` asserts, it asserts of PostgreSQL first.
     """
-    records = []
-    for connect in (cluster.direct, cluster.pg_client):
+    def direct(**options):
         reset(cluster)
+        return cluster.direct(**options)
+
+    def through_router(**options):
+        reset(cluster)
+        return cluster.pg_client(**options)
+
+    return same_conversation(talk, (direct, through_router), comparable, **options)
+
+
+def same_conversation(talk, ways, comparable, **options):
+    """Runs `talk(client)` with a client of each of the two `ways` to connect, PostgreSQL's first; demands the same
+    `comparable` messages, and returns what it returned for the router."""
+    records = []
+    for connect in ways:
         client = connect(**options)
         client.record = []
         result = talk(client)

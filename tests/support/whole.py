@@ -4,7 +4,7 @@
 answers: what the shards' answers are put together to must be what one server would have said.
 """
 
-from .control import OWN_WORDS, in_order
+from .control import OWN_WORDS, same_conversation
 from .pgclient import PgClient
 from .pgwire import Column
 
@@ -63,17 +63,4 @@ class Whole:
 
     def both(self, talk, **options):
         """Runs `talk(client)` with the control and with the router; returns what it returned for the router."""
-        records = []
-        for connect in (self.client, self.cluster.pg_client):
-            client = connect(**options)
-            client.record = []
-            result = talk(client)
-            records.append(client.record)
-            client.close()
-        control, router = ([comparable(message) for message in in_order(record)] for record in records)
-        for place, (expected, got) in enumerate(zip(control, router)):
-            assert got == expected, (f"message {place} of the router differs\nPostgreSQL: {expected}\n"
-                                     f"router:     {got}\nbefore: {router[max(0, place - 6):place]}")
-        assert len(control) == len(router), (f"PostgreSQL also said {control[len(router):]}, "
-                                             f"the router also said {router[len(control):]}")
-        return result
+        return same_conversation(talk, (self.client, self.cluster.pg_client), comparable, **options)
