@@ -524,8 +524,11 @@ def test_a_keyset_that_a_shard_does_not_know_is_refused_before_anything_is_sent(
     assert len(answer.errors) == 1 and answer.status == "I", answer
 
 
-def test_texts_are_sorted_together_only_by_shards_with_the_same_collations(failing):
-    """Their versions are compared, and those that users made; an order without texts does not care."""
+@pytest.mark.parametrize("make, unmake", [
+    ("CREATE COLLATION odd (provider = icu, locale = 'de')", "DROP COLLATION odd"),
+    ("CREATE TYPE odd AS ENUM ('low', 'high')", "DROP TYPE odd")], ids=["collation", "enum"])
+def test_texts_are_sorted_together_only_by_shards_with_the_same_collations(failing, make, unmake):
+    """Their versions are compared, and those that users made, and the labels of enums; an order of numbers does not care."""
     text = "/* interlock: scatter */ SELECT order_id FROM orders ORDER BY {} LIMIT 5"
     s1 = failing.instances["s1"]
 
@@ -535,13 +538,13 @@ def test_texts_are_sorted_together_only_by_shards_with_the_same_collations(faili
         wait_until(lambda: not any(failing.backends().values()), 10, "the backends are gone")
 
     client = failing.pg_client()
-    s1.sql("CREATE COLLATION odd (provider = icu, locale = 'de')")
+    s1.sql(make)
     try:
         greet_again()
         client.query(text.format("status, order_id")).refused("IL208", "I")
         assert len(client.ok(text.format("created_at, order_id")).rows) == 5
     finally:
-        s1.sql("DROP COLLATION odd")
+        s1.sql(unmake)
     greet_again()
     assert len(client.ok(text.format("status, order_id")).rows) == 5
 

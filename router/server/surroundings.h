@@ -84,7 +84,7 @@ class Surroundings {
     /// columns: rows can then not be equal in them.
     [[nodiscard]] bool unique_within(const Table &table,
                                      const std::vector<std::string> &columns) const;
-    /// Two shards with the same fingerprint sort texts alike, under whatever collation.
+    /// Two shards with the same fingerprint sort texts and enums alike, under whatever collation.
     [[nodiscard]] const std::string &collations() const { return collations_; }
     /// Before the answer to `keysets_query` is taken.
     void forget_keysets();

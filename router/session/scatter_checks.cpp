@@ -129,11 +129,11 @@ ScatterVerdict judge_order(const sql::Scatter &scatter, const Table &table, cons
              shard.surroundings->collations() != shards[0].surroundings->collations())) {
             verdict.stale = true;
             verdict.refusal = make_refusal(
-                Code::shards_disagree, "the shards do not sort texts alike",
-                "Order by COLLATE \"C\", or give all shards the same collations, ICU version "
-                "included.");
+                Code::shards_disagree, "the shards do not sort texts and enums alike",
+                "Give all shards the same collations, ICU version included, and the same enums; or "
+                "order by numbers or by COLLATE \"C\".");
             verdict.refusal->detail =
-                format("The collations of shard %s are others than those of shard %s.",
+                format("The collations or enums of shard %s are others than those of shard %s.",
                        std::string(shard.name).c_str(), std::string(shards[0].name).c_str());
             return verdict;
         }
