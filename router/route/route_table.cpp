@@ -85,6 +85,13 @@ bool RouteTable::declares_function(std::string_view schema, std::string_view nam
     return found != functions.end() && found->schema == schema && found->name == name;
 }
 
+const GlobalIndex *RouteTable::find_index(std::string_view name) const {
+    const auto found = std::lower_bound(
+        indexes.begin(), indexes.end(), name,
+        [](const GlobalIndex &index, std::string_view wanted) { return index.name < wanted; });
+    return found != indexes.end() && found->name == name ? &*found : nullptr;
+}
+
 std::size_t RouteTable::memory() const {
     std::size_t bytes = sizeof *this;
     for (const Shard &shard : shards)
@@ -93,7 +100,7 @@ std::size_t RouteTable::memory() const {
         bytes += sizeof keyspace + keyspace.owner.capacity() * sizeof(ShardIndex);
     for (const Table &table : tables)
         bytes += sizeof table + table.columns.capacity() * sizeof(Column);
-    bytes += functions.capacity() * sizeof(Function);
+    bytes += functions.capacity() * sizeof(Function) + indexes.capacity() * sizeof(GlobalIndex);
     return bytes;
 }
 
@@ -104,12 +111,14 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
     table->functions = rows.functions;
     std::sort(table->functions.begin(), table->functions.end());
 
-    if (rows.shards.empty()) return std::string("no shards are defined");
+    const auto owns_rows = [](const auto &row) { return !row.index_only; };
+    if (std::none_of(rows.shards.begin(), rows.shards.end(), owns_rows))
+        return std::string("no shards are defined");
     if (rows.shards.size() > max_shards) return format("more than %zu shards", max_shards);
     std::unordered_map<std::int32_t, ShardIndex> shard_index;
     for (const auto &row : rows.shards) {
         shard_index.emplace(row.id, static_cast<ShardIndex>(table->shards.size()));
-        table->shards.push_back({row.name, row.conninfo});
+        table->shards.push_back({row.name, row.conninfo, row.index_only});
     }
 
     std::unordered_map<std::int32_t, std::uint16_t> keyspace_index;
@@ -137,6 +146,9 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
         if (!shard)
             return format("bucket %d of keyspace %s is on unknown shard %d", row.bucket,
                           keyspace.name.c_str(), row.shard_id);
+        if (table->shards[*shard].index_only)
+            return format("bucket %d of keyspace %s is on index database %s", row.bucket,
+                          keyspace.name.c_str(), table->shards[*shard].name.c_str());
         ShardIndex &owner = keyspace.owner[static_cast<std::size_t>(row.bucket)];
         if (owner != unassigned)
             return format("bucket %d of keyspace %s has more than one route", row.bucket,
@@ -149,6 +161,7 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
                 return format("bucket %zu of keyspace %s has no route", bucket,
                               keyspace.name.c_str());
 
+    std::unordered_map<std::int32_t, std::optional<std::uint32_t>> table_index;
     std::unordered_map<std::int32_t, std::vector<Column>> columns;
     for (const auto &row : rows.columns)
         columns[row.table_id].push_back({row.name, row.sql_name, row.type_oid});
@@ -165,6 +178,7 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
             // Declared, but `interlock apply` has not yet seen it on the shards: unknown, R26.
             log_warning("table %s is declared but not applied; statements on it are refused",
                         row.sql_name.c_str());
+            table_index.emplace(row.id, std::nullopt);
             continue;
         }
         if (entry.columns.size() > 1600)
@@ -186,10 +200,32 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
                 return format("table %s has no recorded column %s, its version column",
                               row.sql_name.c_str(), row.version_column.c_str());
         }
-        table->tables_by_name_[entry.name].push_back(
-            static_cast<std::uint32_t>(table->tables.size()));
+        const auto position = static_cast<std::uint32_t>(table->tables.size());
+        table_index.emplace(row.id, position);
+        table->tables_by_name_[entry.name].push_back(position);
         table->tables.push_back(std::move(entry));
     }
+
+    for (const auto &row : rows.indexes) {
+        const auto position = lookup(table_index, row.table_id);
+        if (!position)
+            return format("index %s is of unknown table %d", row.name.c_str(), row.table_id);
+        const auto database = lookup(shard_index, row.shard_id);
+        if (!database)
+            return format("index %s is in unknown database %d", row.name.c_str(), row.shard_id);
+        if (!*position) continue;
+        const Table &indexed = table->tables[**position];
+        table->indexes.push_back({row.name, "interlock_index.\"" + row.name + '"', **position,
+                                  *database, row.ready, row.scope, row.order,
+                                  indexed.columns[indexed.key_column].sql_name});
+    }
+    std::sort(table->indexes.begin(), table->indexes.end(),
+              [](const GlobalIndex &a, const GlobalIndex &b) { return a.name < b.name; });
+    const auto twin = std::adjacent_find(
+        table->indexes.begin(), table->indexes.end(),
+        [](const GlobalIndex &a, const GlobalIndex &b) { return a.name == b.name; });
+    if (twin != table->indexes.end())
+        return format("index %s is there more than once", twin->name.c_str());
     return std::shared_ptr<const RouteTable>(std::move(table));
 }
 

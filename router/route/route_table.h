@@ -21,7 +21,8 @@ using ShardIndex = std::uint16_t;
 
 struct Shard {
     std::string name;
-    std::string conninfo;  ///< libpq connection string; may hold secrets, never logged
+    std::string conninfo;     ///< libpq connection string; may hold secrets, never logged
+    bool index_only = false;  ///< holds global indexes, no buckets and no sharded tables
 };
 
 struct Keyspace {
@@ -59,6 +60,18 @@ struct Table {
     [[nodiscard]] std::optional<std::uint16_t> find_column(std::string_view column) const;
 };
 
+/// A global index: what answers the pages of one keyset without asking every shard.
+struct GlobalIndex {
+    std::string name;      ///< also the keyset's on the shards
+    std::string sql_name;  ///< of its table in the index database: interlock_index."name"
+    std::uint32_t table;   ///< what it indexes: a position in RouteTable::tables
+    ShardIndex database;   ///< where its table is; an index-only member or an ordinary shard
+    bool ready = false;    ///< filled: pages may be answered from it
+    std::vector<std::string> scope;
+    std::string order;
+    std::string shard_key_sql;  ///< the table's key column, quoted where PostgreSQL needs it
+};
+
 /// A function of the shards that statements may call, whatever its arguments.
 struct Function {
     std::string schema;
@@ -74,6 +87,7 @@ struct CatalogRows {
     struct ShardRow {
         std::int32_t id;
         std::string name, conninfo;
+        bool index_only = false;
     };
     struct KeyspaceRow {
         std::int32_t id;
@@ -92,6 +106,15 @@ struct CatalogRows {
         std::string name, sql_name;
         std::uint32_t type_oid;
     };
+    struct IndexRow {
+        std::int32_t id;
+        std::string name;
+        std::int32_t table_id;
+        std::vector<std::string> scope;
+        std::string order;
+        std::int32_t shard_id;
+        bool ready = false;
+    };
     struct RouteRow {
         std::int32_t keyspace_id, bucket, shard_id;
     };
@@ -101,13 +124,15 @@ struct CatalogRows {
     std::vector<ColumnRow> columns;  ///< in column order within a table
     std::vector<RouteRow> routes;
     std::vector<Function> functions;
+    std::vector<IndexRow> indexes;
 };
 
 class RouteTable {
   public:
     /// Checks that every bucket of every keyspace has exactly one row and names a known shard, and
     /// that every table's key column is there and of its keyspace's family. The error says what is
-    /// wrong, for STATUS and the log.
+    /// wrong, for STATUS and the log. Index-only members own no bucket; an index of a table that
+    /// was not applied yet is left out, as the table is.
     [[nodiscard]] static Result<std::shared_ptr<const RouteTable>, std::string>
     build(const CatalogRows &rows);
 
@@ -116,7 +141,11 @@ class RouteTable {
     std::vector<Shard> shards;
     std::vector<Keyspace> keyspaces;
     std::vector<Table> tables;
-    std::vector<Function> functions;  ///< in order
+    std::vector<Function> functions;   ///< in order
+    std::vector<GlobalIndex> indexes;  ///< by name
+
+    /// The global index of this name, ready or not; nullptr if there is none.
+    [[nodiscard]] const GlobalIndex *find_index(std::string_view name) const;
 
     /// Whether the catalog declares functions of this name.
     [[nodiscard]] bool declares_function(std::string_view schema, std::string_view name) const;
