@@ -24,6 +24,14 @@ struct OrderItem {
 
 enum class ScatterRule : std::uint8_t { as_table, yes, no };
 
+/// Whose entries an index table holds: the keyset that pages are asked of, and the table that it
+/// is declared over in the shards. Its own cursors and sort keys are that keyset's.
+struct IndexSource {
+    const char *keyset;  ///< nullptr: this is no index table's keyset
+    const char *schema;
+    const char *table;
+};
+
 /// A row of interlock.keyset.
 struct KeysetDeclaration {
     const char *name;
@@ -36,7 +44,11 @@ struct KeysetDeclaration {
     std::int32_t default_page;
     bool is_signed;
     ScatterRule scatter;
+    IndexSource source;
 };
+
+/// The column of an index table that says which entries are gone.
+inline constexpr const char *deleted_column = "interlock_deleted";
 
 /// What is wrong with a declaration; strings are palloc'd, detail and hint may be nullptr.
 struct Problem {
@@ -88,6 +100,9 @@ struct Keyset {
     bool mergeable;  ///< there is a sort key: no collation stands in the way
     unsigned char digest[digest_size];
     const char *missing_index;  ///< CREATE INDEX statement that would serve; nullptr if one does
+    /// The columns of a unique index that makes the order total, as bits: rows are looked up by it.
+    std::uint32_t key_scope, key_order;
+    AttrNumber deleted_attribute;  ///< of deleted_column; 0: not an index table's keyset
     // The ownership filter; nullptr where the table is not sharded.
     const char *keyspace;
     const char *key_column;
@@ -128,7 +143,8 @@ Keyset *use_keyset(const text *name);
 // --- Indexes ---
 
 /// Whether the order is total: a valid, immediate unique index within order and scope whose
-/// columns hold no NULL. And sql_nulls_first and missing_index from what indexes there are.
+/// columns hold no NULL (of an index table that is not asked). And key_scope, key_order,
+/// sql_nulls_first and missing_index from what indexes there are.
 bool look_at_indexes(Oid relid, Keyset *keyset, Problem *problem);
 
 /// "CREATE INDEX ..." that would serve the keyset.
@@ -170,13 +186,17 @@ struct ParameterStyle {
 /// "$3", or "$3::bigint".
 void append_parameter(StringInfo out, const ParameterStyle &style, int number, Oid type);
 void append_column(StringInfo out, const ParameterStyle &style, const KeysetColumn &column);
-/// The scope's condition with the ownership filter; nothing where there is neither. Returns
-/// whether it has written anything.
+/// The scope's condition, with what leaves out rows that other shards answer for and entries that
+/// are gone; nothing where there is none of these. Returns whether it has written anything.
 bool append_scope_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style);
 void append_range_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
                             const Range &range, bool backward, std::uint32_t null_mask);
 void append_order_by(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
                      bool backward);
+/// That a row is the one at a place of the order, in the scope: the place's values are columns
+/// `values`.c1, c2, ... of the statement.
+void append_lookup_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
+                             const char *values);
 
 // --- Scopes and cursors ---
 

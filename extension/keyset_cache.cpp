@@ -25,6 +25,9 @@ enum Column {
     default_page_column,
     signed_column,
     scatter_column,
+    source_keyset_column,
+    source_schema_column,
+    source_table_column,
 };
 
 // The live ones, last used first; and those that DDL has made stale while they were in use.
@@ -112,6 +115,11 @@ void read_row(const Datum *values, const bool *nulls, KeysetDeclaration *result)
     result->scatter = nulls[scatter_column]                  ? ScatterRule::as_table
                       : DatumGetBool(values[scatter_column]) ? ScatterRule::yes
                                                              : ScatterRule::no;
+    result->source = {};
+    if (!nulls[source_keyset_column])
+        result->source = {TextDatumGetCString(values[source_keyset_column]),
+                          TextDatumGetCString(values[source_schema_column]),
+                          TextDatumGetCString(values[source_table_column])};
 }
 
 [[noreturn]] void refuse_unknown(const char *name, int length) {

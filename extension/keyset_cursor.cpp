@@ -97,7 +97,11 @@ void decode_into(ReturnSetInfo *result, CursorParts *parts) {
     Datum values[decode_count] = {};
     bool nulls[decode_count] = {};
     nulls[keyset_name] = keyset == nullptr;
-    if (keyset != nullptr) values[keyset_name] = CStringGetTextDatum(keyset->declaration.name);
+    // (Of an index's entry: the keyset that the application knows.)
+    if (keyset != nullptr)
+        values[keyset_name] = CStringGetTextDatum(keyset->declaration.source.keyset != nullptr
+                                                      ? keyset->declaration.source.keyset
+                                                      : keyset->declaration.name);
     values[version] = Int32GetDatum(parts->version);
     values[key_id] = Int32GetDatum(parts->key_id);
     values[authentic] = BoolGetDatum(parts->authentic);

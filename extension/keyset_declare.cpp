@@ -6,6 +6,7 @@ extern "C" {
 #include "parser/parser.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/varlena.h"
 }
 
 #include "errors.h"
@@ -194,9 +195,24 @@ void store(const KeysetDeclaration &declaration) {
         collations[i] = ObjectIdGetDatum(item.collation);
     }
     const int count = declaration.order_count;
-    Oid types[] = {TEXTOID,      REGCLASSOID,          TEXTARRAYOID, TEXTARRAYOID, BOOLARRAYOID,
-                   BOOLARRAYOID, REGCOLLATIONARRAYOID, INT4OID,      INT4OID,      BOOLOID,
-                   BOOLOID};
+    Oid types[] = {TEXTOID,
+                   REGCLASSOID,
+                   TEXTARRAYOID,
+                   TEXTARRAYOID,
+                   BOOLARRAYOID,
+                   BOOLARRAYOID,
+                   REGCOLLATIONARRAYOID,
+                   INT4OID,
+                   INT4OID,
+                   BOOLOID,
+                   BOOLOID,
+                   TEXTOID,
+                   TEXTOID,
+                   TEXTOID};
+    const IndexSource &source = declaration.source;
+    const auto source_name = [&source](const char *name) {
+        return source.keyset != nullptr ? CStringGetTextDatum(name) : static_cast<Datum>(0);
+    };
     Datum values[] = {CStringGetTextDatum(declaration.name),
                       ObjectIdGetDatum(declaration.relid),
                       array_of(scope, declaration.scope_count, TEXTOID),
@@ -207,21 +223,18 @@ void store(const KeysetDeclaration &declaration) {
                       Int32GetDatum(declaration.max_page),
                       Int32GetDatum(declaration.default_page),
                       BoolGetDatum(declaration.is_signed),
-                      BoolGetDatum(declaration.scatter == ScatterRule::yes)};
-    const char nulls[] = {' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          ' ',
-                          declaration.scatter == ScatterRule::as_table ? 'n' : ' '};
-    run_as_owner(
-        "INSERT INTO interlock.keyset VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-        lengthof(values), types, values, nulls, SPI_OK_INSERT);
+                      BoolGetDatum(declaration.scatter == ScatterRule::yes),
+                      source_name(source.keyset),
+                      source_name(source.schema),
+                      source_name(source.table)};
+    static_assert(lengthof(values) == lengthof(types));
+    char nulls[lengthof(values)];
+    std::memset(nulls, ' ', sizeof(nulls));
+    if (declaration.scatter == ScatterRule::as_table) nulls[10] = 'n';
+    if (source.keyset == nullptr) nulls[11] = nulls[12] = nulls[13] = 'n';
+    run_as_owner("INSERT INTO interlock.keyset VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
+                 "$11, $12, $13, $14)",
+                 lengthof(values), types, values, nulls, SPI_OK_INSERT);
 }
 
 void warn_of_missing_index(const Keyset &keyset) {
@@ -238,28 +251,45 @@ char *text_argument(FunctionCallInfo fcinfo, int argument, const char *name) {
     return text_to_cstring(PG_GETARG_TEXT_PP(argument));
 }
 
-KeysetDeclaration declaration_of(FunctionCallInfo fcinfo) {
+// Where a function has the arguments of a declaration.
+struct ArgumentNumbers {
+    int scope, order, max_page, default_page;
+};
+
+void require_argument(FunctionCallInfo fcinfo, int argument, const char *name) {
+    if (PG_ARGISNULL(argument))
+        ereport(ERROR,
+                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("%s must not be null", name)));
+}
+
+// Name, table, scope, order and page sizes.
+KeysetDeclaration declaration_of(FunctionCallInfo fcinfo, const ArgumentNumbers &numbers) {
     KeysetDeclaration declaration = {};
     declaration.name = text_argument(fcinfo, 0, "name");
     check_name(declaration.name);
-    constexpr const char *names[] = {"name",     "table",        "scope",  "order",
-                                     "max_page", "default_page", "signed", "scatter"};
-    for (int i : {1, 3, 4, 5, 6})
-        if (PG_ARGISNULL(i))
-            ereport(ERROR, (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-                            errmsg("%s must not be null", names[i])));
+    require_argument(fcinfo, 1, "table");
+    require_argument(fcinfo, numbers.order, "order");
+    require_argument(fcinfo, numbers.max_page, "max_page");
+    require_argument(fcinfo, numbers.default_page, "default_page");
     declaration.relid = PG_GETARG_OID(1);
-    if (!PG_ARGISNULL(2)) read_scope_columns(PG_GETARG_ARRAYTYPE_P(2), &declaration);
-    read_order(text_argument(fcinfo, 3, "order"), &declaration);
+    if (!PG_ARGISNULL(numbers.scope))
+        read_scope_columns(PG_GETARG_ARRAYTYPE_P(numbers.scope), &declaration);
+    read_order(text_argument(fcinfo, numbers.order, "order"), &declaration);
     refuse_repeated_columns(declaration);
-    declaration.max_page = PG_GETARG_INT32(4);
-    declaration.default_page = PG_GETARG_INT32(5);
+    declaration.max_page = PG_GETARG_INT32(numbers.max_page);
+    declaration.default_page = PG_GETARG_INT32(numbers.default_page);
     check_page_sizes(declaration);
-    declaration.is_signed = PG_GETARG_BOOL(6);
-    declaration.scatter = PG_ARGISNULL(7)     ? ScatterRule::as_table
-                          : PG_GETARG_BOOL(7) ? ScatterRule::yes
-                                              : ScatterRule::no;
     return declaration;
+}
+
+// A keyset and a table of other databases, so they are taken as they are given.
+IndexSource index_source(const char *keyset, const char *table) {
+    check_name(keyset);
+    const List *names = textToQualifiedNameList(cstring_to_text(table));
+    if (list_length(names) != 2)
+        ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+                        errmsg("source_table must be a schema and a table")));
+    return {keyset, strVal(linitial(names)), strVal(lsecond(names))};
 }
 
 // Keeps other declarations away until this transaction ends.
@@ -269,16 +299,7 @@ void lock_keysets() {
     LockRelationOid(relid, ShareRowExclusiveLock);
 }
 
-}  // namespace
-
-}  // namespace interlock
-
-using namespace interlock;
-
-/// keyset_create(name text, "table" regclass, scope text[], "order" text, max_page integer,
-///               default_page integer, signed boolean, scatter boolean) returns void
-INTERLOCK_FUNCTION(interlock_keyset_create) {
-    const KeysetDeclaration declaration = declaration_of(fcinfo);
+void declare(const KeysetDeclaration &declaration) {
     // The table stays, as it is, until the declaration is committed.
     LockRelationOid(declaration.relid, AccessShareLock);
     if (get_rel_name(declaration.relid) == nullptr)
@@ -299,6 +320,37 @@ INTERLOCK_FUNCTION(interlock_keyset_create) {
         run_as_owner("SELECT interlock.ensure_cursor_key()", 0, nullptr, nullptr, nullptr,
                      SPI_OK_SELECT);
     warn_of_missing_index(*keyset);
+}
+
+}  // namespace
+
+}  // namespace interlock
+
+using namespace interlock;
+
+/// keyset_create(name text, "table" regclass, scope text[], "order" text, max_page integer,
+///               default_page integer, signed boolean, scatter boolean) returns void
+INTERLOCK_FUNCTION(interlock_keyset_create) {
+    KeysetDeclaration declaration = declaration_of(fcinfo, {2, 3, 4, 5});
+    require_argument(fcinfo, 6, "signed");
+    declaration.is_signed = PG_GETARG_BOOL(6);
+    declaration.scatter = PG_ARGISNULL(7)     ? ScatterRule::as_table
+                          : PG_GETARG_BOOL(7) ? ScatterRule::yes
+                                              : ScatterRule::no;
+    declare(declaration);
+    PG_RETURN_VOID();
+}
+
+/// keyset_create_index(name text, "table" regclass, source_keyset text, source_table text,
+///                     scope text[], "order" text, max_page integer, default_page integer)
+/// returns void
+INTERLOCK_FUNCTION(interlock_keyset_create_index) {
+    KeysetDeclaration declaration = declaration_of(fcinfo, {4, 5, 6, 7});
+    declaration.source = index_source(text_argument(fcinfo, 2, "source_keyset"),
+                                      text_argument(fcinfo, 3, "source_table"));
+    declaration.is_signed = true;
+    declaration.scatter = ScatterRule::no;
+    declare(declaration);
     PG_RETURN_VOID();
 }
 

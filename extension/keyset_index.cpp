@@ -14,20 +14,35 @@ struct Index {
     const oidvector *classes;
     const oidvector *collations;
     const int2vector *options;
-    bool whole;  ///< no expressions, no predicate
+    bool plain;                 ///< no expressions
+    bool whole;                 ///< no expressions, no predicate
+    AttrNumber live_attribute;  ///< the predicate is NOT of this column; 0: it is not of this form
 };
+
+// Of "NOT column": the column.
+AttrNumber negated_column(const char *predicate) {
+    const BoolExpr *negation = static_cast<const BoolExpr *>(stringToNode(predicate));
+    if (!IsA(negation, BoolExpr) || negation->boolop != NOT_EXPR) return InvalidAttrNumber;
+    const Var *column = static_cast<const Var *>(linitial(negation->args));
+    return IsA(column, Var) ? column->varattno : InvalidAttrNumber;
+}
 
 Index read_index(HeapTuple tuple) {
     const auto get = [tuple](AttrNumber attribute) {
         bool isnull;
         return DatumGetPointer(SysCacheGetAttr(INDEXRELID, tuple, attribute, &isnull));
     };
+    const bool plain = heap_attisnull(tuple, Anum_pg_index_indexprs, nullptr);
+    const bool partial = !heap_attisnull(tuple, Anum_pg_index_indpred, nullptr);
     return {reinterpret_cast<const FormData_pg_index *>(GETSTRUCT(tuple)),
             reinterpret_cast<const oidvector *>(get(Anum_pg_index_indclass)),
             reinterpret_cast<const oidvector *>(get(Anum_pg_index_indcollation)),
             reinterpret_cast<const int2vector *>(get(Anum_pg_index_indoption)),
-            heap_attisnull(tuple, Anum_pg_index_indpred, nullptr) &&
-                heap_attisnull(tuple, Anum_pg_index_indexprs, nullptr)};
+            plain,
+            plain && !partial,
+            partial
+                ? negated_column(TextDatumGetCString(PointerGetDatum(get(Anum_pg_index_indpred))))
+                : static_cast<AttrNumber>(InvalidAttrNumber)};
 }
 
 // Calls visit(index) for each index of a table.
@@ -70,21 +85,28 @@ int find_attribute(const KeysetColumn *columns, int count, AttrNumber attribute)
     return -1;
 }
 
-// Whether at most one row of a scope has the same values in the order's columns, by this index.
-bool makes_total(const Index &index, const Keyset &keyset) {
+// Whether at most one row of a scope has the same values in the order's columns, by this index. If
+// so, its columns as bits.
+bool makes_total(const Index &index, const Keyset &keyset, std::uint32_t *scope,
+                 std::uint32_t *order) {
     const FormData_pg_index *form = index.form;
     if (!form->indisunique || !form->indisvalid || !form->indimmediate || !index.whole)
         return false;
     const KeysetDeclaration &declaration = keyset.declaration;
+    *scope = *order = 0;
     for (int i = 0; i < form->indnkeyatts; ++i) {
         const AttrNumber attribute = form->indkey.values[i];
         // A scope's columns have one value each, never NULL.
         int found = find_attribute(keyset.scope, declaration.scope_count, attribute);
-        if (found >= 0 && compares_as_order(index, i, keyset.scope_sort[found])) continue;
+        if (found >= 0 && compares_as_order(index, i, keyset.scope_sort[found])) {
+            *scope |= 1U << found;
+            continue;
+        }
         found = find_attribute(keyset.order, declaration.order_count, attribute);
         if (found < 0 || keyset.order_sort[found].nullable ||
             !compares_as_order(index, i, keyset.order_sort[found]))
             return false;
+        *order |= 1U << found;
     }
     return true;
 }
@@ -96,7 +118,10 @@ bool serves(const Index &index, const Keyset &keyset, bool *nulls_first) {
     const FormData_pg_index *form = index.form;
     const KeysetDeclaration &declaration = keyset.declaration;
     const int scope_count = declaration.scope_count, order_count = declaration.order_count;
-    if (!form->indisvalid || !index.whole || form->indnkeyatts < scope_count + order_count)
+    const bool live = keyset.deleted_attribute != InvalidAttrNumber && index.plain &&
+                      index.live_attribute == keyset.deleted_attribute;
+    if (!form->indisvalid || !(index.whole || live) ||
+        form->indnkeyatts < scope_count + order_count)
         return false;
     std::uint32_t seen = 0;
     for (int i = 0; i < scope_count; ++i) {
@@ -169,6 +194,8 @@ const char *create_index_text(const Keyset &keyset) {
             appendStringInfoString(&text, sort.nulls_first ? " NULLS FIRST" : " NULLS LAST");
     }
     appendStringInfoString(&text, ")");
+    if (keyset.deleted_attribute != InvalidAttrNumber)
+        appendStringInfo(&text, " WHERE NOT %s", deleted_column);
     return text.data;
 }
 
@@ -177,7 +204,13 @@ bool look_at_indexes(Oid relid, Keyset *keyset, Problem *problem) {
     bool total = false, served = false;
     each_index(relid, [&](const Index &index) {
         bool nulls_first[max_keyset_columns];
-        total = total || makes_total(index, *keyset);
+        std::uint32_t scope, order;
+        // (Of several, the primary key.)
+        if ((!total || index.form->indisprimary) && makes_total(index, *keyset, &scope, &order)) {
+            total = true;
+            keyset->key_scope = scope;
+            keyset->key_order = order;
+        }
         if (served || !serves(index, *keyset, nulls_first)) return;
         served = true;
         for (int i = 0; i < declaration.order_count; ++i)
@@ -185,6 +218,11 @@ bool look_at_indexes(Oid relid, Keyset *keyset, Problem *problem) {
     });
     if (!served) keyset->missing_index = create_index_text(*keyset);
     if (total) return true;
+    if (declaration.source.keyset != nullptr) {
+        // As the source's is; and a look-up takes what index there is.
+        keyset->key_scope = keyset->key_order = ~std::uint32_t{0};
+        return true;
+    }
     *problem = {ERRCODE_INTERLOCK_NOT_TOTAL_ORDER,
                 psprintf("order of keyset \"%s\" is not total", declaration.name),
                 psprintf("No valid, immediate unique index over NOT NULL columns lies within (%s).",

@@ -9,56 +9,32 @@ extern "C" {
 #include "nodes/params.h"
 #include "tcop/dest.h"
 #include "utils/datum.h"
-#include "utils/tuplestore.h"
 #include "utils/typcache.h"
 }
 
 #include "errors.h"
 #include "keyset.h"
 #include "keyset_plans.h"
+#include "keyset_result.h"
 
 namespace interlock {
 
 namespace {
-
-enum Column { item, cursor, sort_key, complete, missing_shards, column_count };
-
-struct PageRow {
-    Datum item, cursor, sort_key;
-};
 
 // Takes the rows from the executor, in the order of the scan.
 struct PageWriter {
     DestReceiver receiver;  // first: the executor knows no more of it
     const Keyset *keyset;
     CursorWriter cursors;
-    Tuplestorestate *store;
-    TupleDesc description;
+    PageResult result;
     TupleDesc row_type;          // of the table; while a range is read
     MemoryContext row_context;   // reset with every row
     MemoryContext page_context;  // lives as long as the page is made
     StringInfoData sort_key;     // with a varlena header
-    Datum no_shards;
-    PageRow *reversed;  // a page before a cursor: rows so far; nullptr otherwise
+    PageRow *reversed;           // a page before a cursor: rows so far; nullptr otherwise
     int room;
     int count;
 };
-
-Datum no_shards_value() {
-    return PointerGetDatum(construct_empty_array(TEXTOID));
-}
-
-void put_row(PageWriter *writer, const PageRow &row) {
-    Datum values[column_count];
-    bool nulls[column_count] = {};
-    values[item] = row.item;
-    values[cursor] = row.cursor;
-    values[sort_key] = row.sort_key;
-    nulls[sort_key] = row.sort_key == static_cast<Datum>(0);
-    values[complete] = BoolGetDatum(true);
-    values[missing_shards] = writer->no_shards;
-    tuplestore_putvalues(writer->store, writer->description, values, nulls);
-}
 
 // The lock on the table keeps it as the keyset knows it. But what is read as another type crashes
 // the server, so this is looked at again.
@@ -132,17 +108,9 @@ bool take(TupleTableSlot *slot, DestReceiver *self) {
     PageRow row = {
         row_value(*writer, slot),
         PointerGetDatum(write_cursor(&writer->cursors, keyset.order_sort, count, values, nulls)),
-        static_cast<Datum>(0)};
-    if (keyset.mergeable) {
-        StringInfo key = &writer->sort_key;
-        key->len = VARHDRSZ + digest_size;
-        for (int i = 0; i < count; ++i)
-            append_sort_key(keyset.order_sort[i], values[i], nulls[i], key);
-        SET_VARSIZE(key->data, key->len);
-        row.sort_key = PointerGetDatum(key->data);
-    }
+        sort_key_of(keyset, values, nulls, &writer->sort_key)};
     if (writer->reversed == nullptr) {
-        put_row(writer, row);
+        put_row(&writer->result, row);
     } else {
         MemoryContextSwitchTo(writer->page_context);
         if (writer->count == writer->room) {
@@ -175,26 +143,11 @@ void open_writer(PageWriter *writer, const Keyset &keyset, const Scope &scope, b
     writer->row_context =
         AllocSetContextCreate(CurrentMemoryContext, "interlock page row", ALLOCSET_DEFAULT_SIZES);
     open_cursor_writer(&writer->cursors, binding_of(keyset, scope));
-    initStringInfo(&writer->sort_key);
-    enlargeStringInfo(&writer->sort_key, VARHDRSZ + digest_size);
-    std::memcpy(writer->sort_key.data + VARHDRSZ, keyset.digest, digest_size);
-    writer->no_shards = no_shards_value();
+    open_sort_key(keyset, &writer->sort_key);
     if (!backward) return;
     writer->room = Min(page_size, 64);
     writer->reversed =
         static_cast<PageRow *>(palloc(sizeof(PageRow) * static_cast<std::size_t>(writer->room)));
-}
-
-// Materialize mode, without the look-ups of get_call_result_type(): the keyset knows the row.
-void open_result(ReturnSetInfo *result, const Keyset &keyset, PageWriter *writer) {
-    MemoryContext old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
-    writer->description = CreateTupleDescCopy(keyset.page_description);
-    writer->store = tuplestore_begin_heap((result->allowedModes & SFRM_Materialize_Random) != 0,
-                                          false, work_mem);
-    MemoryContextSwitchTo(old);
-    result->returnMode = SFRM_Materialize;
-    result->setResult = writer->store;
-    result->setDesc = writer->description;
 }
 
 ParamListInfo parameters(const Keyset &keyset, const Scope &scope, const Place &place) {
@@ -251,32 +204,22 @@ using namespace interlock;
 /// returns table (item anyelement, cursor text, sort_key bytea, complete boolean,
 ///                missing_shards text[])
 INTERLOCK_FUNCTION(interlock_keyset_page) {
-    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
-    if (result == nullptr || !IsA(result, ReturnSetInfo) ||
-        (result->allowedModes & SFRM_Materialize) == 0)
-        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-                        errmsg("a page is a set of rows, which cannot be returned here")));
-    if (PG_ARGISNULL(0))
-        ereport(ERROR,
-                (errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), errmsg("keyset must not be null")));
-    Keyset *keyset = use_keyset(PG_GETARG_TEXT_PP(0));
-    require_row_type(*keyset, get_fn_expr_argtype(fcinfo->flinfo, 1));
+    ReturnSetInfo *set = require_set(fcinfo);
+    Keyset *keyset = keyset_of_call(fcinfo);
     const std::int32_t page_size = page_size_of(fcinfo, 5, keyset->declaration);
     Scope scope;
-    read_scope(*keyset,
-               PG_ARGISNULL(2) ? nullptr : reinterpret_cast<struct varlena *>(PG_GETARG_POINTER(2)),
-               &scope);
+    read_scope_argument(fcinfo, 2, *keyset, &scope);
     Place place;
     bool backward;
     read_place(*keyset, scope, PG_ARGISNULL(3) ? nullptr : PG_GETARG_TEXT_PP(3),
                PG_ARGISNULL(4) ? nullptr : PG_GETARG_TEXT_PP(4), &place, &backward);
 
     PageWriter writer = {};
-    open_result(result, *keyset, &writer);
+    open_result(set, *keyset, &writer.result);
     open_writer(&writer, *keyset, scope, backward, page_size);
     read_page(keyset, scope, place, backward, page_size, &writer);
     if (backward)
         for (int i = writer.count - 1; i >= 0; --i)
-            put_row(&writer, writer.reversed[i]);
+            put_row(&writer.result, writer.reversed[i]);
     return static_cast<Datum>(0);
 }

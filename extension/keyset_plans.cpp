@@ -38,10 +38,16 @@ PagePlans *page_plans(Keyset *keyset) {
     plans->types = static_cast<Oid *>(MemoryContextAlloc(
         keyset->context,
         sizeof(Oid) * static_cast<std::size_t>(declaration.scope_count + declaration.order_count)));
+    plans->row_types = static_cast<Oid *>(MemoryContextAlloc(
+        keyset->context,
+        sizeof(Oid) * static_cast<std::size_t>(declaration.scope_count + declaration.order_count)));
     for (int i = 0; i < declaration.scope_count; ++i)
-        plans->types[i] = keyset->scope_sort[i].base;
-    for (int i = 0; i < declaration.order_count; ++i)
-        plans->types[declaration.scope_count + i] = keyset->order_sort[i].base;
+        plans->types[i] = plans->row_types[i] = keyset->scope_sort[i].base;
+    for (int i = 0; i < declaration.order_count; ++i) {
+        const int number = declaration.scope_count + i;
+        plans->types[number] = keyset->order_sort[i].base;
+        plans->row_types[number] = get_array_type(keyset->order_sort[i].base);
+    }
     return keyset->plans = plans;
 }
 
@@ -71,6 +77,29 @@ const char *range_query(const Keyset &keyset, const PlanSet &set, const Range &r
     return query.data;
 }
 
+// The rows are looked up one by one: the sub-select with its OFFSET is not put into the whole.
+const char *rows_query(const Keyset &keyset) {
+    const KeysetDeclaration &declaration = keyset.declaration;
+    int scope_numbers[max_keyset_columns];
+    for (int i = 0; i < declaration.scope_count; ++i)
+        scope_numbers[i] = i + 1;
+    const ParameterStyle style = {keyset.row_alias, scope_numbers, nullptr, false};
+    StringInfoData query;
+    initStringInfo(&query);
+    appendStringInfoString(&query, "SELECT wanted.place, found.item FROM ROWS FROM (");
+    for (int i = 0; i < declaration.order_count; ++i)
+        appendStringInfo(&query, "%spg_catalog.unnest($%d)", i > 0 ? ", " : "",
+                         declaration.scope_count + i + 1);
+    appendStringInfoString(&query, ") WITH ORDINALITY AS wanted(");
+    for (int i = 0; i < declaration.order_count; ++i)
+        appendStringInfo(&query, "c%d, ", i + 1);
+    appendStringInfo(&query, "place) CROSS JOIN LATERAL (SELECT %s AS item FROM %s AS %s WHERE ",
+                     keyset.row_alias, keyset.table, keyset.row_alias);
+    append_lookup_condition(&query, keyset, style, "wanted");
+    appendStringInfoString(&query, " OFFSET 0) AS found ORDER BY wanted.place");
+    return query.data;
+}
+
 // Whether the next execution would plan it anew. (What this misses is planned as the session's
 // settings have it: right, but perhaps slower.)
 bool needs_planning(const CachedPlanSource &source) {
@@ -82,14 +111,13 @@ bool needs_planning(const CachedPlanSource &source) {
            !OverrideSearchPathMatchesCurrent(source.search_path);
 }
 
-// Where an index holds the order, a page must not sort: its cost would grow with the range, which
-// the planner believes to be small, not knowing the values.
-void plan_by_index(SPIPlanPtr plan) {
+// Plans it with some of the planner's ways switched off, if it is not planned yet.
+void plan_without(SPIPlanPtr plan, std::initializer_list<const char *> ways) {
     const CachedPlanSource *source =
         static_cast<const CachedPlanSource *>(linitial(SPI_plan_get_plan_sources(plan)));
     if (likely(!needs_planning(*source))) return;
     const int level = NewGUCNestLevel();
-    for (const char *setting : {"enable_sort", "enable_incremental_sort"})
+    for (const char *setting : ways)
         set_config_option(setting, "off", PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
                           false);
     CachedPlan *cached = SPI_plan_get_cached_plan(plan);
@@ -97,16 +125,15 @@ void plan_by_index(SPIPlanPtr plan) {
     AtEOXact_GUC(true, level);
 }
 
-void prepare(const Keyset *keyset, PlanSet *set, int range) {
-    const KeysetDeclaration &declaration = keyset->declaration;
+SPIPlanPtr make_plan(const Keyset &keyset, const char *query, Oid *types) {
+    const KeysetDeclaration &declaration = keyset.declaration;
     // One plan for all values: what is best for one merchant's page is best for every merchant's.
-    SPIPlanPtr plan = SPI_prepare_cursor(range_query(*keyset, *set, set->ranges[range]),
-                                         declaration.scope_count + declaration.order_count,
-                                         keyset->plans->types, CURSOR_OPT_GENERIC_PLAN);
+    SPIPlanPtr plan = SPI_prepare_cursor(query, declaration.scope_count + declaration.order_count,
+                                         types, CURSOR_OPT_GENERIC_PLAN);
     if (plan == nullptr)
         elog(ERROR, "SPI_prepare_cursor failed: %s", SPI_result_code_string(SPI_result));
     if (SPI_keepplan(plan) != 0) elog(ERROR, "SPI_keepplan failed");
-    set->plans[range] = plan;
+    return plan;
 }
 
 }  // namespace
@@ -144,9 +171,23 @@ PlanSet *plans_for(Keyset *keyset, bool backward, bool has_cursor, std::uint32_t
 }
 
 SPIPlanPtr plan_of_range(Keyset *keyset, PlanSet *set, int range) {
-    if (unlikely(set->plans[range] == nullptr)) prepare(keyset, set, range);
-    if (keyset->missing_index == nullptr) plan_by_index(set->plans[range]);
+    if (unlikely(set->plans[range] == nullptr))
+        set->plans[range] = make_plan(*keyset, range_query(*keyset, *set, set->ranges[range]),
+                                      keyset->plans->types);
+    // Where an index holds the order, a page must not sort: its cost would grow with the range,
+    // which the planner believes to be small, not knowing the values.
+    if (keyset->missing_index == nullptr)
+        plan_without(set->plans[range], {"enable_sort", "enable_incremental_sort"});
     return set->plans[range];
+}
+
+SPIPlanPtr plan_of_rows(Keyset *keyset) {
+    PagePlans *plans = page_plans(keyset);
+    if (unlikely(plans->rows == nullptr))
+        plans->rows = make_plan(*keyset, rows_query(*keyset), plans->row_types);
+    // The table may be small yet.
+    plan_without(plans->rows, {"enable_seqscan", "enable_bitmapscan"});
+    return plans->rows;
 }
 
 void free_plans(Keyset *keyset) {
@@ -156,7 +197,9 @@ void free_plans(Keyset *keyset) {
         free_set(set);
         set = next;
     }
+    if (keyset->plans->rows != nullptr) SPI_freeplan(keyset->plans->rows);
     pfree(keyset->plans->types);
+    pfree(keyset->plans->row_types);
     pfree(keyset->plans);
     keyset->plans = nullptr;
 }

@@ -20,7 +20,9 @@ struct PlanSet {
 struct PagePlans {
     PlanSet *first;
     int count;
-    Oid *types;  ///< of the parameters: the scope's columns, then the order's
+    Oid *types;       ///< of the parameters: the scope's columns, then the order's
+    SPIPlanPtr rows;  ///< of keyset_rows(); nullptr: not made yet
+    Oid *row_types;   ///< of its parameters: the scope's columns, then arrays of the order's
 };
 
 /// The plans for this direction, place of NULLs and page size.
@@ -30,6 +32,11 @@ PlanSet *plans_for(Keyset *keyset, bool backward, bool has_cursor, std::uint32_t
 /// The plan of one range. Its rows are the table's columns where rows are plain, else the table's
 /// row as one value and then the order's columns. Call between SPI_connect() and SPI_finish().
 SPIPlanPtr plan_of_range(Keyset *keyset, PlanSet *set, int range);
+
+/// The plan that looks rows up by arrays of their order's columns. It gives, in the order of the
+/// arrays, the position in them, from 1, and the table's row as one value. Call between
+/// SPI_connect() and SPI_finish().
+SPIPlanPtr plan_of_rows(Keyset *keyset);
 
 void free_plans(Keyset *keyset);
 

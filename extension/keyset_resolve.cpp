@@ -151,6 +151,24 @@ bool resolve_columns(const Table &table, Keyset *keyset, Problem *problem) {
     return true;
 }
 
+// An index table's entries are of no keyspace, and tell themselves which of them are gone.
+bool resolve_index(const Table &table, Keyset *keyset, Problem *problem) {
+    if (keyset->declaration.source.keyset == nullptr) return true;
+    HeapTuple tuple = SearchSysCacheAttName(table.relid, deleted_column);
+    const bool found =
+        HeapTupleIsValid(tuple) &&
+        reinterpret_cast<FormData_pg_attribute *>(GETSTRUCT(tuple))->atttypid == BOOLOID &&
+        reinterpret_cast<FormData_pg_attribute *>(GETSTRUCT(tuple))->attnotnull;
+    if (found)
+        keyset->deleted_attribute =
+            reinterpret_cast<FormData_pg_attribute *>(GETSTRUCT(tuple))->attnum;
+    if (HeapTupleIsValid(tuple)) ReleaseSysCache(tuple);
+    return found ||
+           fail(problem, ERRCODE_UNDEFINED_COLUMN,
+                psprintf("table \"%s\" is not an index table", table.name),
+                psprintf("It has no column \"%s\" that is boolean and NOT NULL.", deleted_column));
+}
+
 // Whether rows are merged across shards, and whether their collations allow it.
 bool resolve_scatter(Keyset *keyset, Problem *problem) {
     const KeysetDeclaration &declaration = keyset->declaration;
@@ -170,7 +188,7 @@ bool resolve_scatter(Keyset *keyset, Problem *problem) {
         const char *obstacle = collation_problem(keyset->order_sort[i]);
         if (obstacle == nullptr) continue;
         keyset->mergeable = false;
-        if (keyset->scatter)
+        if (keyset->scatter || declaration.source.keyset != nullptr)
             return fail(
                 problem, ERRCODE_FEATURE_NOT_SUPPORTED,
                 psprintf("column \"%s\" of keyset \"%s\" cannot be merged across shards",
@@ -204,12 +222,16 @@ void append_type(StringInfo out, Oid type) {
 void digest_keyset(const Table &table, Keyset *keyset) {
     constexpr const char *format = "interlock keyset 1";
     const KeysetDeclaration &declaration = keyset->declaration;
+    // An index's pages are pages of its source.
+    const IndexSource source = declaration.source.keyset != nullptr
+                                   ? declaration.source
+                                   : IndexSource{declaration.name, table.schema, table.name};
     StringInfoData bytes, order;
     initStringInfo(&bytes);
     append_string(&bytes, format);
-    append_string(&bytes, declaration.name);
-    append_string(&bytes, table.schema);
-    append_string(&bytes, table.name);
+    append_string(&bytes, source.keyset);
+    append_string(&bytes, source.schema);
+    append_string(&bytes, source.table);
     append_string(&bytes, declaration.is_signed ? "signed" : "unsigned");
     append_string(&bytes, psprintf("%d", declaration.scope_count));
     for (int i = 0; i < declaration.scope_count; ++i) {
@@ -278,6 +300,9 @@ void describe_page(Keyset *keyset) {
 void copy_declaration(const KeysetDeclaration &from, KeysetDeclaration *to) {
     *to = from;
     to->name = pstrdup(from.name);
+    if (from.source.keyset != nullptr)
+        to->source = {pstrdup(from.source.keyset), pstrdup(from.source.schema),
+                      pstrdup(from.source.table)};
     to->scope = static_cast<const char **>(
         palloc0(sizeof(char *) * static_cast<std::size_t>(from.scope_count + 1)));
     for (int i = 0; i < from.scope_count; ++i)
@@ -317,8 +342,8 @@ bool resolve_in(const Table &table, Keyset *keyset, Problem *problem) {
     keyset->table = quote_qualified_identifier(table.schema, table.name);
     keyset->row_alias = free_alias(table.relid);
     keyset->plain_rows = has_plain_rows(table);
-    if (!resolve_columns(table, keyset, problem) || !resolve_scatter(keyset, problem) ||
-        !look_at_indexes(table.relid, keyset, problem))
+    if (!resolve_columns(table, keyset, problem) || !resolve_index(table, keyset, problem) ||
+        !resolve_scatter(keyset, problem) || !look_at_indexes(table.relid, keyset, problem))
         return false;
     divide_into_segments(keyset);
     describe_page(keyset);

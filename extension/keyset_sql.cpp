@@ -45,6 +45,51 @@ void append_after(StringInfo out, const Keyset &keyset, const ParameterStyle &st
     if (row) appendStringInfoChar(out, ')');
 }
 
+void append_and(StringInfo out, int start) {
+    if (out->len > start) appendStringInfoString(out, " AND ");
+}
+
+void append_scope_equal(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
+                        int column) {
+    append_column(out, style, keyset.scope[column]);
+    appendStringInfoString(out, " OPERATOR(pg_catalog.=) ");
+    append_parameter(out, style, style.scope[column], keyset.scope_sort[column].base);
+}
+
+// Leaves out rows of buckets that are another shard's to answer for, and entries that are gone.
+void append_visible(StringInfo out, const Keyset &keyset, const ParameterStyle &style, int start) {
+    if (keyset.keyspace != nullptr) {
+        append_and(out, start);
+        appendStringInfo(out, "interlock.owned(%s::pg_catalog.text, ",
+                         quote_literal_cstr(keyset.keyspace));
+        if (style.alias != nullptr) appendStringInfo(out, "%s.", style.alias);
+        appendStringInfo(out, "%s)", quote_identifier(keyset.key_column));
+    }
+    if (keyset.deleted_attribute != InvalidAttrNumber) {
+        append_and(out, start);
+        appendStringInfoString(out, "NOT ");
+        if (style.alias != nullptr) appendStringInfo(out, "%s.", style.alias);
+        appendStringInfoString(out, deleted_column);
+    }
+}
+
+// Whether an order's column equals the value at its place, NULL and NULL included.
+void append_order_equal(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
+                        const char *values, int column, bool as_ordered) {
+    const KeysetColumn &of = keyset.order[column];
+    const auto append = [&] {
+        as_ordered ? append_ordered_column(out, style, of) : append_column(out, style, of);
+    };
+    const bool nullable = keyset.order_sort[column].nullable;
+    if (nullable) appendStringInfoChar(out, '(');
+    append();
+    appendStringInfo(out, " OPERATOR(pg_catalog.=) %s.c%d", values, column + 1);
+    if (!nullable) return;
+    appendStringInfoString(out, " OR ");
+    append();
+    appendStringInfo(out, " IS NULL AND %s.c%d IS NULL)", values, column + 1);
+}
+
 }  // namespace
 
 void append_parameter(StringInfo out, const ParameterStyle &style, int number, Oid type) {
@@ -92,19 +137,13 @@ void append_column(StringInfo out, const ParameterStyle &style, const KeysetColu
 }
 
 bool append_scope_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style) {
+    const int start = out->len;
     for (int i = 0; i < keyset.declaration.scope_count; ++i) {
-        if (i > 0) appendStringInfoString(out, " AND ");
-        append_column(out, style, keyset.scope[i]);
-        appendStringInfoString(out, " OPERATOR(pg_catalog.=) ");
-        append_parameter(out, style, style.scope[i], keyset.scope_sort[i].base);
+        append_and(out, start);
+        append_scope_equal(out, keyset, style, i);
     }
-    if (keyset.keyspace == nullptr) return keyset.declaration.scope_count > 0;
-    if (keyset.declaration.scope_count > 0) appendStringInfoString(out, " AND ");
-    appendStringInfo(out, "interlock.owned(%s::pg_catalog.text, ",
-                     quote_literal_cstr(keyset.keyspace));
-    if (style.alias != nullptr) appendStringInfo(out, "%s.", style.alias);
-    appendStringInfo(out, "%s)", quote_identifier(keyset.key_column));
-    return true;
+    append_visible(out, keyset, style, start);
+    return out->len > start;
 }
 
 void append_range_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
@@ -134,6 +173,33 @@ void append_order_by(StringInfo out, const Keyset &keyset, const ParameterStyle 
                          keyset.order_sort[i].descending != backward ? "DESC" : "ASC",
                          keyset.order[i].sql_nulls_first != backward ? "FIRST" : "LAST");
     }
+}
+
+// Only the unique index is to serve this. An index of other columns might look as good to the
+// planner, which knows averages only, and then be read through for a value that many rows have: so
+// what is not of that index is written in a form that no index takes.
+void append_lookup_condition(StringInfo out, const Keyset &keyset, const ParameterStyle &style,
+                             const char *values) {
+    const int start = out->len;
+    for (int i = 0; i < keyset.declaration.scope_count; ++i) {
+        const bool of_key = (keyset.key_scope >> i & 1U) != 0;
+        append_and(out, start);
+        if (!of_key) appendStringInfoChar(out, '(');
+        append_scope_equal(out, keyset, style, i);
+        if (!of_key) appendStringInfoString(out, ") IS TRUE");
+    }
+    for (int i = 0; i < keyset.declaration.order_count; ++i) {
+        const bool of_key = (keyset.key_order >> i & 1U) != 0;
+        append_and(out, start);
+        if (!of_key) appendStringInfoChar(out, '(');
+        append_order_equal(out, keyset, style, values, i, true);
+        if (!of_key) appendStringInfoString(out, ") IS TRUE");
+        if (!of_key || !OidIsValid(keyset.order[i].explicit_collation)) continue;
+        // The index may be of the column's own collation.
+        append_and(out, start);
+        append_order_equal(out, keyset, style, values, i, false);
+    }
+    append_visible(out, keyset, style, start);
 }
 
 }  // namespace interlock

@@ -11,12 +11,16 @@ CREATE TABLE interlock.keyset (
     max_page integer NOT NULL CHECK (max_page >= 1),
     default_page integer NOT NULL CHECK (default_page BETWEEN 1 AND max_page),
     signed boolean NOT NULL,
-    scatter boolean
+    scatter boolean,
+    source_keyset text CHECK ((source_keyset IS NULL) = (source_table IS NULL)),
+    source_schema text CHECK ((source_keyset IS NULL) = (source_schema IS NULL)),
+    source_table text
 );
 COMMENT ON TABLE interlock.keyset IS 'declared keysets; made by keyset_create(), which checks them';
 COMMENT ON COLUMN interlock.keyset.columns IS 'of the order, with the three arrays that follow';
 COMMENT ON COLUMN interlock.keyset.collations IS 'as given by COLLATE; 0 where it is the column''s own';
 COMMENT ON COLUMN interlock.keyset.scatter IS 'whether pages are merged across shards; NULL: if the table is sharded';
+COMMENT ON COLUMN interlock.keyset.source_keyset IS 'of an index table: the keyset whose cursors and sort keys these are, with its table''s name; NULL otherwise';
 SELECT pg_catalog.pg_extension_config_dump('interlock.keyset', '');
 
 -- Sessions keep the declarations they use: every change makes them read again (see keyset_cache.cpp).
@@ -33,6 +37,12 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_keyset_crea
 COMMENT ON FUNCTION interlock.keyset_create(text, regclass, text[], text, integer, integer, boolean, boolean) IS
     'declares a total order over a table within each value of its scope columns, to be read page by page';
 
+CREATE FUNCTION interlock.keyset_create_index(name text, "table" regclass, source_keyset text, source_table text,
+    scope text[], "order" text, max_page integer DEFAULT 1000, default_page integer DEFAULT 50) RETURNS void
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_keyset_create_index';
+COMMENT ON FUNCTION interlock.keyset_create_index(text, regclass, text, text, text[], text, integer, integer) IS
+    'declares the order of an index table: its cursors and sort keys are those of the keyset that it is an index of';
+
 CREATE FUNCTION interlock.keyset_drop(name text) RETURNS void
 LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_keyset_drop';
 COMMENT ON FUNCTION interlock.keyset_drop(text) IS 'forgets a keyset; its cursors are worth nothing afterwards';
@@ -43,6 +53,13 @@ CREATE FUNCTION interlock.keyset_page(keyset text, row_type anyelement, scope js
 LANGUAGE C STABLE PARALLEL RESTRICTED ROWS 50 AS 'MODULE_PATHNAME', 'interlock_keyset_page';
 COMMENT ON FUNCTION interlock.keyset_page(text, anyelement, jsonb, text, text, integer) IS
     'one page of a keyset, the first or the one after or before a cursor, with a cursor for each row; row_type is NULL::table';
+
+CREATE FUNCTION interlock.keyset_rows(keyset text, row_type anyelement, scope jsonb DEFAULT NULL,
+    after text DEFAULT NULL, before text DEFAULT NULL, page_size integer DEFAULT NULL, cursors text[] DEFAULT '{}')
+    RETURNS TABLE (item anyelement, cursor text, sort_key bytea, complete boolean, missing_shards text[])
+LANGUAGE C STABLE PARALLEL RESTRICTED ROWS 50 AS 'MODULE_PATHNAME', 'interlock_keyset_rows';
+COMMENT ON FUNCTION interlock.keyset_rows(text, anyelement, jsonb, text, text, integer, text[]) IS
+    'the rows that cursors stand for, in the order of these; what has left its scope or its place in the order is not among them. after, before and page_size mean nothing here';
 
 CREATE FUNCTION interlock.keyset_cursor(keyset text, "row" anyelement) RETURNS text
 LANGUAGE C STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'interlock_keyset_cursor';

@@ -10,6 +10,7 @@ GRANT EXECUTE ON FUNCTION
     interlock.greet(integer),
     -- Pages are read with the caller's own privileges on the table.
     interlock.keyset_page(text, anyelement, jsonb, text, text, integer),
+    interlock.keyset_rows(text, anyelement, jsonb, text, text, integer, text[]),
     interlock.keyset_cursor(text, anyelement),
     interlock.keyset_predicate(text, jsonb, text, text, integer, text),
     interlock.keyset_state(text),
