@@ -19,8 +19,8 @@ namespace interlock {
 
 namespace {
 
-// Against mistakes: a router asks for no more than pages have.
-constexpr int most_cursors = 100000;
+// Against mistakes: what a router may be told to fetch at most from a shard (scatter max_rows).
+constexpr int most_cursors = 1000000;
 
 // What the cursors say. Order column i of cursor k is value k + i * count.
 struct Places {

@@ -117,7 +117,7 @@ SELECT count(*) FROM interlock.keyset_rows('by_time', NULL::orders, '{"merchant_
 \echo SQLSTATE :SQLSTATE
 SELECT count(*) FROM interlock.keyset_rows('by_time', NULL::orders, '{"merchant_id": 1}', cursors => ARRAY[:'cursors'::text[]]);
 \echo SQLSTATE :SQLSTATE
-SELECT count(*) FROM interlock.keyset_rows('by_time', NULL::orders, '{"merchant_id": 1}', cursors => array_fill(:'place'::text, '{100001}'));
+SELECT count(*) FROM interlock.keyset_rows('by_time', NULL::orders, '{"merchant_id": 1}', cursors => array_fill(''::text, '{1000001}'));
 \echo SQLSTATE :SQLSTATE
 SELECT count(*) FROM interlock.keyset_rows('by_time', NULL::orders, '{"merchant_id": 1}', cursors => array_fill(:'place'::text, '{2000}'));
 
