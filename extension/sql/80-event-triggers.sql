@@ -53,9 +53,16 @@ BEGIN
          USING pg_event_trigger_dropped_objects() d
          WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.objid = k.relid;
     END IF;
+    IF EXISTS (SELECT FROM interlock.local_index) THEN
+        DELETE FROM interlock.local_index i
+         USING pg_event_trigger_dropped_objects() d
+         WHERE d.classid = 'pg_class'::regclass AND d.objsubid = 0 AND d.objid = i.relid;
+        DELETE FROM interlock.index_progress p WHERE NOT EXISTS (SELECT FROM interlock.local_index i WHERE i.name = p.index);
+        DELETE FROM interlock.index_backfill b WHERE NOT EXISTS (SELECT FROM interlock.local_index i WHERE i.name = b.index);
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION interlock.on_drop() IS 'event trigger: forgets guarded tables that are dropped, and keysets of dropped tables';
+COMMENT ON FUNCTION interlock.on_drop() IS 'event trigger: forgets guarded tables, keysets and indexes whose tables are dropped';
 
 CREATE EVENT TRIGGER interlock_on_ddl ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'CREATE FOREIGN TABLE', 'ALTER TABLE', 'ALTER FOREIGN TABLE', 'CREATE SCHEMA')
