@@ -138,6 +138,8 @@ BEGIN
                    FROM pg_stat_xact_user_tables s WHERE s.relid = 'small'::regclass;
 END
 $$;
+INSERT INTO small VALUES (-1, 1, 1), (-2, 2, 2);
+VACUUM ANALYZE small;
 SELECT count(*) FROM interlock.keyset_rows('small', NULL::small, '{"merchant_id": 1}');
 INSERT INTO small SELECT g, 1, 1, 'n' FROM generate_series(1, 3000) g;
 SELECT array_agg(cursor) AS cursors FROM interlock.keyset_page('small', NULL::small, '{"merchant_id": 1}', page_size => 40) \gset

@@ -25,6 +25,7 @@ KEY, VALUE, COLLATION = "extension/sort_key.cpp", "extension/cursor_value.cpp", 
 CURSOR, CURSOR_KEYS = "extension/cursor.cpp", "extension/cursor_keys.cpp"
 PAGERS, ACCESS = "tests/test_keyset_sessions.py", "tests/test_keyset_access.py"
 RANGES, CACHE, DECLARE = "extension/keyset_sql.cpp", "extension/keyset_cache.cpp", "extension/keyset_declare.cpp"
+ROWS = "tests/test_keyset_rows.py"
 PAGE, PLACE, INDEX = "extension/keyset_page.cpp", "extension/keyset_place.cpp", "extension/keyset_index.cpp"
 PUBLISH, CATALOG = "extension/sql/55-publish.sql", "extension/sql/10-catalog-tables.sql"
 
@@ -172,14 +173,14 @@ mutants.MUTANTS = [
     Mutant("order-of-scan", "pages: rows before a cursor", PAGE, "for (int i = writer.count - 1; i >= 0; --i)", "for (int i = 0; i < writer.count; ++i)", REGRESS),
     Mutant("char-of-one", "predicates: char(n)", RANGES, "type == BPCHAROID ? ", "type == 0 ? ", REGRESS),
     Mutant("session-writes", "predicates: the session's settings", "extension/keyset_cursor.cpp", "std::pair(\"extra_float_digits\", \"3\")", "std::pair(\"extra_float_digits\", \"-10\")", REGRESS),
-    Mutant("unfiltered", "pages: rows of buckets that are elsewhere", RANGES, "if (keyset.keyspace == nullptr) return", "if (keyset.scatter || keyset.keyspace == nullptr) return", REGRESS),
+    Mutant("unfiltered", "pages: rows of buckets that are elsewhere", RANGES, "if (keyset.keyspace != nullptr) {", "if (keyset.keyspace != nullptr && !keyset.scatter) {", REGRESS),
     Mutant("fenced-unread", "owned(): fenced buckets", "extension/owned.cpp", "state == BucketState::fenced ||", "false ||", REGRESS),
     Mutant("copy-answers", "owned(): restored copies", "extension/owned.cpp", "if (unlikely(ownership.restored)) refuse", "if (false) refuse", REGRESS),
     Mutant("scopes-alike", "cursors: the scope they are of", PLACE, "append_identity(keyset.scope_sort[i], scope->values[i], false, &bytes);", "(void)i;", REGRESS),
     Mutant("any-row", "pages: row type", PLACE, "if (type == keyset.row_type) return;", "if (OidIsValid(type)) return;", REGRESS),
     Mutant("nullable-unique", "total order: NULLs", INDEX, "keyset.order_sort[found].nullable ||\n", "\n", REGRESS),
     Mutant("deferrable-unique", "total order: deferrable constraints", INDEX, " || !form->indimmediate", "", REGRESS),
-    Mutant("partial-unique", "total order: partial indexes", INDEX, "heap_attisnull(tuple, Anum_pg_index_indpred, nullptr) &&", "", REGRESS),
+    Mutant("partial-unique", "total order: partial indexes", INDEX, "plain && !partial,", "plain,", REGRESS),
     Mutant("children-unseen", "total order: inheritance", "extension/keyset_resolve.cpp", "find_inheritance_children(table.relid, NoLock) != NIL", "false", REGRESS),
     Mutant("more-than-order", "declaration: an order only", DECLARE, "select->limitCount != nullptr ||", "", REGRESS),
     Mutant("anybodys-table", "declaration: owner", DECLARE, "if (pg_class_ownercheck(relid, GetUserId())) return;", "if (OidIsValid(relid)) return;", REGRESS),
@@ -188,7 +189,7 @@ mutants.MUTANTS = [
            ("tests/test_keyset_types.py::test_walks_over_two_columns_with_nulls_in_every_direction",)),
     Mutant("a-snapshot-each-range", "pages: of one moment", PAGE, "options.read_only = true;", "options.read_only = false;",
            ("tests/test_keyset_writers.py::test_a_page_over_a_null_boundary_is_of_one_snapshot",)),
-    Mutant("sorts-ties", "pages: read by the index", "extension/keyset_plans.cpp", "if (keyset->missing_index == nullptr) plan_by_index", "if (false) plan_by_index",
+    Mutant("sorts-ties", "pages: read by the index", "extension/keyset_plans.cpp", "if (keyset->missing_index == nullptr)\n", "if (false)\n",
            (f"{ACCESS}::test_a_page_inside_many_ties_reads_no_more_than_another",)),
     Mutant("deaf-pages", "pages: what others declare", CACHE, "if (all || keyset->declaration.relid == relid) keyset->stale = true;", "if (false) keyset->stale = true;",
            (f"{PAGERS}::test_the_next_page_is_of_the_declaration_as_it_is_now",)),
@@ -198,6 +199,16 @@ mutants.MUTANTS = [
            (f"{PAGERS}::test_a_page_that_is_read_within_a_page_of_the_same_keyset",)),
     Mutant("pinned-for-ever", "pages: memory", CACHE, "    --static_cast<Pin *>(argument)->keyset->pins;", "    (void)argument;",
            (f"{PAGERS}::test_a_thousand_declarations_and_errors_leave_no_memory_behind",)),
+    # Rows of cursors, and index tables
+    Mutant("any-scope-of-rows", "rows by cursors: the scope they are in now", RANGES, "append_scope_equal(out, keyset, style, i);\n        if (!of_key) appendStringInfoString(out, \") IS TRUE\");", "appendStringInfoString(out, of_key ? \"true\" : \"true) IS TRUE\");",
+           (f"{ROWS}::test_a_row_that_has_changed_its_place_is_not_the_cursors_any_more",)),
+    Mutant("any-index-of-rows", "rows by cursors: one look-up each", INDEX, "            keyset->key_scope = scope;\n            keyset->key_order = order;\n", "            keyset->key_scope = keyset->key_order = ~0U;\n",
+           (f"{ROWS}::test_each_row_is_one_look_up_by_the_unique_index",)),
+    Mutant("rows-scanned", "rows by cursors: a plan made while the table is small", "extension/keyset_plans.cpp", '"enable_seqscan", "enable_bitmapscan"', '"enable_sort"', REGRESS),
+    Mutant("entries-for-ever", "index tables: entries that are gone", RANGES, "if (keyset.deleted_attribute != InvalidAttrNumber) {", "if (false) {",
+           (f"{ROWS}::test_entries_that_are_gone_are_passed_by_and_their_cursors_still_lead_on",)),
+    Mutant("own-digest", "index tables: their source's cursors", "extension/keyset_resolve.cpp", "declaration.source.keyset != nullptr\n                                   ? declaration.source", "false\n                                   ? declaration.source",
+           (f"{ROWS}::test_an_index_in_another_database_has_its_sources_cursors_and_sort_keys",)),
     # Catalog
     Mutant("gaps-published", "publish: every bucket", PUBLISH,
            "     GROUP BY k.id ORDER BY k.name LIMIT 1;", "     GROUP BY k.id ORDER BY k.name LIMIT 0;", REGRESS),
