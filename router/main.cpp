@@ -16,6 +16,7 @@
 #include "tools/explain.h"
 #include "tools/lint.h"
 #include "tools/placement_command.h"
+#include "tools/repair.h"
 
 namespace {
 
@@ -38,10 +39,12 @@ struct Command {
     std::string (*help)();
 };
 
-constexpr std::array<Command, 5> commands{{
+constexpr std::array<Command, 6> commands{{
     {"serve", "run the router", run_serve, interlock::serve_help},
     {"apply", "make the shards match the catalog and publish the staged map", interlock::run_apply,
      interlock::apply_help},
+    {"repair", "compare a global index with the rows, and mend it", interlock::run_repair,
+     interlock::repair_help},
     {"explain", "tell what the router would do with a statement", interlock::run_explain,
      interlock::explain_help},
     {"lint", "judge the statements of a file", interlock::run_lint, interlock::lint_help},
@@ -77,7 +80,7 @@ void print_help() {
     std::cout
         << "\n"
            "Exit status: 0 done, 1 refused or failed, 2 the command line or the configuration\n"
-           "file is wrong.\n";
+           "file is wrong; what else there is, a command's own help tells.\n";
 }
 
 bool asks_for_help(const Arguments &args) {
