@@ -225,6 +225,7 @@ BEGIN
     DELETE FROM interlock.local_index i WHERE i.name = index_remove.name;
     DELETE FROM interlock.index_progress p WHERE p.index = index_remove.name;
     DELETE FROM interlock.index_backfill b WHERE b.index = index_remove.name;
+    DELETE FROM interlock.index_repair r WHERE r.index = index_remove.name;
     IF EXISTS (SELECT FROM interlock.keyset k WHERE k.name = 'interlock_index.' || index_remove.name) THEN
         PERFORM interlock.keyset_drop('interlock_index.' || name);
     END IF;
@@ -535,7 +536,9 @@ BEGIN
                    'interlock.index_hold_tombstones(text), interlock.index_release_tombstones(text), '
                    'interlock.index_report(text, text, text, bigint, timestamptz, bigint), interlock.index_purge(text, integer), '
                    'interlock.index_backfill_begin(text, text, bigint, integer, boolean), '
-                   'interlock.index_backfill_step(text, text, jsonb, jsonb), interlock.index_try_backfill(text) TO %s', role);
+                   'interlock.index_backfill_step(text, text, jsonb, jsonb), interlock.index_try_backfill(text), '
+                   'interlock.index_try_repair(text) TO %s', role);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON interlock.index_repair TO %s', role);
     IF to_regnamespace('interlock_index') IS NULL THEN
         CREATE SCHEMA interlock_index;
         COMMENT ON SCHEMA interlock_index IS 'entries of global indexes; see interlock.local_index';
