@@ -1,5 +1,6 @@
 """Fixtures of the multi-instance tests. INTERLOCK_BIN names the router to test (build/interlock)."""
 
+import os
 import re
 import resource
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import support  # noqa: F401  (puts scripts/ on the path)
+from localcluster import ports
 from localcluster.owner import instance_owner
 from support import template
 from support.cluster import Cluster
@@ -24,6 +26,10 @@ def pytest_configure(config):
     # Two thousand clients take that many files, here and in the router.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    # Run by several processes at a time (pytest-xdist), each hands out ports of its own.
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker.startswith("gw"):
+        ports.use_part(int(worker[2:]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
 
 
 def remove(folder):
