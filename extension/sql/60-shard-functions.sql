@@ -64,10 +64,12 @@ BEGIN
         RAISE EXCEPTION 'this database is not a shard of any cluster'
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+    -- The original may have gone on after the copy was made; a seq that consumers know must not be drawn again.
+    PERFORM setval('interlock.outbox_seq', (SELECT s.last_value FROM interlock.outbox_seq s) + (1::bigint << 40));
 END
 $$;
 COMMENT ON FUNCTION interlock.adopt_shard() IS
-    'declares a restored copy to be the real shard, because the original is gone for good';
+    'declares a restored copy to be the real shard, because the original is gone for good; moves the numbers of the outbox far on';
 
 CREATE FUNCTION interlock.define_keyspace(name text, key_type text, hash text, buckets integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

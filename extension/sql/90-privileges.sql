@@ -21,7 +21,11 @@ GRANT EXECUTE ON FUNCTION
     interlock.refuse_write(text, anyelement),
     interlock.refuse_write(text, anyelement, anyelement),
     interlock.guard(),
-    interlock.guard_truncate()
+    interlock.guard_truncate(),
+    -- So does the outbox's trigger; it records attached tables only.
+    interlock.outbox_capture(),
+    interlock.outbox_truncate(),
+    interlock.row_values(anyelement, text[])
 TO PUBLIC;
 -- The router asks with the client's own login.
 GRANT SELECT ON interlock.keysets TO PUBLIC;
