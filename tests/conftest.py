@@ -16,6 +16,7 @@ from localcluster.owner import instance_owner
 from support import template
 from support.cluster import Cluster
 from support.drivers import Drivers
+from support.indexed import IndexedCluster
 from support.order_cluster import OrdersCluster
 from support.postgres import Postgres
 from support.router import BINARY
@@ -137,6 +138,34 @@ def changed_orders(orders):
     for item in [*orders.clients, *orders.connections]:
         item.close()
     orders.load()
+
+
+@pytest.fixture(scope="session")
+def session_indexed(owner, new_folder, router_binary):
+    """Three shards with the orders and a global index of them, up once for all tests; each puts back what it changed."""
+    cluster = IndexedCluster(new_folder("indexed"), owner)
+    try:
+        yield cluster.up()
+    finally:
+        cluster.down()
+        remove(cluster.base)
+
+
+@pytest.fixture
+def indexed(session_indexed):
+    """That cluster. A test that changes rows takes `changed_indexed`."""
+    if session_indexed.router.process.poll() is not None:
+        session_indexed.router.start()
+    yield session_indexed
+    session_indexed.end_test()
+
+
+@pytest.fixture
+def changed_indexed(indexed):
+    """As `indexed`; rows, index and owners of buckets are put back afterwards."""
+    yield indexed
+    indexed.end_test()
+    indexed.restore()
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """What a scatter may cost and how long it may take; cursors nobody made; rows of buckets a shard does not own."""
 
-import base64
-from random import Random
-
 import pytest
 
+from support.forgeries import forgeries
 from support.order_cluster import newest_first, numbers
 from support.router import SLACK
 from support.wait import Stopwatch, wait_until
@@ -226,22 +224,6 @@ def test_a_deadline_that_passes_while_rows_are_read_fails_the_page_too(orders):
 
 
 # -- forged cursors -------------------------------------------------------------------------------
-
-
-def forgeries(cursor, others):
-    """(name, text): what is not a cursor of this keyset and scope."""
-    random = Random(7)
-    raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-    yield from ((f"other {number}", other) for number, other in enumerate(others))
-    yield from ((f"cut to {length}", cursor[:length]) for length in range(0, len(cursor), 7))
-    yield from ((f"random {length}", base64.urlsafe_b64encode(random.randbytes(length)).decode().rstrip("="))
-                for length in (1, 16, len(raw) - 1, len(raw), len(raw) + 1, 500))
-    for bit in range(0, 8 * len(raw), 3):
-        flipped = bytearray(raw)
-        flipped[bit // 8] ^= 1 << bit % 8
-        yield f"bit {bit}", base64.urlsafe_b64encode(flipped).decode().rstrip("=")
-    yield from (("padded", cursor + "="), ("longer", cursor + "AAAA"), ("spaced", " " + cursor),
-                ("other alphabet", cursor.replace("_", "/").replace("-", "+") + "+"), ("not ascii", cursor + "é"))
 
 
 def test_a_cursor_that_was_not_made_for_the_keyset_and_scope_is_refused(orders):
