@@ -17,9 +17,11 @@ COMMENT ON COLUMN interlock.cluster.route_version IS 'number of the current rout
 CREATE TABLE interlock.shard (
     id smallint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL UNIQUE CHECK (name ~ '^[a-z0-9_-]{1,63}$'),
-    conninfo text NOT NULL
+    conninfo text NOT NULL,
+    role text NOT NULL DEFAULT 'shard' CHECK (role IN ('shard', 'index'))
 );
-COMMENT ON TABLE interlock.shard IS 'shards and how to connect to them';
+COMMENT ON TABLE interlock.shard IS 'shards and index databases, and how to connect to them';
+COMMENT ON COLUMN interlock.shard.role IS 'shard: owns buckets, and may hold indexes; index: holds indexes only';
 
 CREATE TABLE interlock.keyspace (
     id smallint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -91,7 +93,7 @@ CREATE TABLE interlock.route_version (
     declarations jsonb NOT NULL
 );
 COMMENT ON TABLE interlock.route_version IS 'route versions ever published';
-COMMENT ON COLUMN interlock.route_version.declarations IS 'shards, keyspaces, tables, columns and functions as published: what a router works with, whatever is staged since';
+COMMENT ON COLUMN interlock.route_version.declarations IS 'shards, keyspaces, tables, columns, functions and indexes as published: what a router works with, whatever is staged since';
 
 CREATE TABLE interlock.route (
     keyspace smallint NOT NULL,
@@ -176,11 +178,11 @@ SELECT pg_catalog.pg_extension_config_dump('interlock.route_version', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.route', '');
 
 CREATE VIEW interlock.shards AS
-    SELECT s.name, s.conninfo, pg_catalog.count(r.shard) AS buckets
+    SELECT s.name, s.role, s.conninfo, pg_catalog.count(r.shard) AS buckets
       FROM interlock.shard s
       LEFT JOIN interlock.route r ON r.shard = s.id AND r.valid_to IS NULL
      GROUP BY s.id;
-COMMENT ON VIEW interlock.shards IS 'shards, and how many buckets each serves in the current route version';
+COMMENT ON VIEW interlock.shards IS 'shards and index databases, and how many buckets each serves in the current route version';
 
 CREATE VIEW interlock.routes AS
     SELECT k.name AS keyspace, r.bucket, s.name AS shard, r.valid_from AS since_version

@@ -39,30 +39,47 @@ END
 $$;
 COMMENT ON FUNCTION interlock.create_cluster(text) IS 'makes this database the catalog of a new cluster; returns its id';
 
-CREATE FUNCTION interlock.add_shard(name text, conninfo text) RETURNS void
+CREATE FUNCTION interlock.add_member(role text, name text, conninfo text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    existing text;
+    kind text := CASE role WHEN 'index' THEN 'index database' ELSE 'shard' END;
+    existing interlock.shard;
 BEGIN
     IF name IS NULL OR name !~ '^[a-z0-9_-]{1,63}$' THEN
-        RAISE EXCEPTION 'invalid shard name: "%"', name
+        RAISE EXCEPTION 'invalid % name: "%"', kind, name
             USING ERRCODE = 'invalid_name', DETAIL = 'A name is 1 to 63 of a-z, 0-9, "_" and "-".';
     END IF;
     IF conninfo IS NULL THEN
-        RAISE EXCEPTION 'connection string of shard "%" must not be null', name
+        RAISE EXCEPTION 'connection string of % "%" must not be null', kind, name
             USING ERRCODE = 'null_value_not_allowed';
     END IF;
     PERFORM interlock.lock_cluster();
-    SELECT s.conninfo INTO existing FROM interlock.shard s WHERE s.name = add_shard.name;
+    SELECT * INTO existing FROM interlock.shard s WHERE s.name = add_member.name;
     IF NOT FOUND THEN
-        INSERT INTO interlock.shard (name, conninfo) VALUES (add_shard.name, add_shard.conninfo);
-    ELSIF existing = conninfo THEN
-        RAISE NOTICE 'shard "%" exists already, skipping', name;
+        INSERT INTO interlock.shard (name, conninfo, role) VALUES (add_member.name, add_member.conninfo, add_member.role);
+    ELSIF existing.role <> role THEN
+        RAISE EXCEPTION '"%" exists already, and is %', name,
+            CASE existing.role WHEN 'index' THEN 'an index database' ELSE 'a shard' END
+            USING ERRCODE = 'duplicate_object',
+                  HINT = CASE existing.role WHEN 'index' THEN 'Choose another name.'
+                         ELSE 'A shard can hold indexes as it is: give its name to interlock.create_index().' END;
+    ELSIF existing.conninfo = conninfo THEN
+        RAISE NOTICE '% "%" exists already, skipping', kind, name;
     ELSE
-        RAISE EXCEPTION 'shard "%" exists already with another connection string', name
+        RAISE EXCEPTION '% "%" exists already with another connection string', kind, name
             USING ERRCODE = 'duplicate_object', HINT = 'Use interlock.set_shard_conninfo() to change it.';
     END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.add_member(text, text, text) IS
+    'what add_shard() and add_index_database() do';
+
+CREATE FUNCTION interlock.add_shard(name text, conninfo text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM interlock.add_member('shard', name, conninfo);
 END
 $$;
 COMMENT ON FUNCTION interlock.add_shard(text, text) IS 'adds a shard; the same shard again is a no-op';
@@ -82,7 +99,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION interlock.set_shard_conninfo(text, text) IS 'changes how to connect to a shard, from the next publish() on';
+COMMENT ON FUNCTION interlock.set_shard_conninfo(text, text) IS 'changes how to connect to a shard or an index database, from the next publish() on';
 
 CREATE FUNCTION interlock.create_keyspace(name text, key_type text, buckets integer, hash text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -256,7 +273,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     keyspace_row interlock.keyspace;
-    shard_id smallint;
+    member interlock.shard;
     changed integer;
 BEGIN
     PERFORM interlock.lock_cluster();
@@ -264,13 +281,16 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'keyspace "%" does not exist', keyspace USING ERRCODE = 'undefined_object';
     END IF;
-    SELECT s.id INTO shard_id FROM interlock.shard s WHERE s.name = assign.shard;
+    SELECT * INTO member FROM interlock.shard s WHERE s.name = assign.shard;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'shard "%" does not exist', shard USING ERRCODE = 'undefined_object';
+    ELSIF member.role <> 'shard' THEN
+        RAISE EXCEPTION '"%" is an index database, not a shard', shard
+            USING ERRCODE = 'wrong_object_type', DETAIL = 'Index databases own no buckets.';
     END IF;
     PERFORM interlock.check_bucket_numbers(keyspace_row.name, keyspace_row.buckets, buckets);
     INSERT INTO interlock.assignment AS a (keyspace, bucket, shard)
-    SELECT keyspace_row.id, b, shard_id FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
+    SELECT keyspace_row.id, b, member.id FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
         ON CONFLICT ON CONSTRAINT assignment_pkey DO UPDATE SET shard = excluded.shard
         WHERE a.shard <> excluded.shard;
     GET DIAGNOSTICS changed = ROW_COUNT;
@@ -309,7 +329,8 @@ BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA interlock TO %s', role);
     EXECUTE format('GRANT SELECT ON interlock.cluster, interlock.shard, interlock.keyspace, interlock.sharded_table, '
                    'interlock.table_column, interlock.declared_function, interlock.assignment, interlock.route, '
-                   'interlock.route_version, interlock.shards, interlock.routes, interlock.route_versions TO %s', role);
+                   'interlock.route_version, interlock.global_index, interlock.dropped_index, interlock.shards, '
+                   'interlock.routes, interlock.route_versions, interlock.indexes TO %s', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION interlock.client_verifier(text) TO %s', role);
 END
 $$;

@@ -4,7 +4,7 @@ CREATE FUNCTION interlock.staged_declarations() RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT jsonb_build_object(
-        'shards', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'name', s.name, 'conninfo', s.conninfo)
+        'shards', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'name', s.name, 'conninfo', s.conninfo, 'role', s.role)
                                              ORDER BY s.id), '[]')
                      FROM interlock.shard s),
         'keyspaces', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', k.id, 'name', k.name, 'key_type', k.key_type,
@@ -26,10 +26,16 @@ AS $$
         'functions', (SELECT coalesce(jsonb_agg(jsonb_build_object('schema_name', f.schema_name,
                                                                    'function_name', f.function_name)
                                                 ORDER BY f.schema_name COLLATE "C", f.function_name COLLATE "C"), '[]')
-                        FROM interlock.declared_function f))
+                        FROM interlock.declared_function f),
+        'indexes', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', i.id, 'name', i.name, 'table_id', i.table_id,
+                                                                 'scope', i.scope, 'order', i."order", 'shard', i.shard,
+                                                                 'max_page', i.max_page,
+                                                                 'default_page', i.default_page, 'ready', i.ready)
+                                              ORDER BY i.id), '[]')
+                      FROM interlock.global_index i))
 $$;
 COMMENT ON FUNCTION interlock.staged_declarations() IS
-    'shards, keyspaces, tables, columns and functions as they are staged; publish() keeps them with the version, and routers read them there';
+    'shards, keyspaces, tables, columns, functions and indexes as they are staged; publish() keeps them with the version, and routers read them there';
 
 CREATE FUNCTION interlock.declarations_changed() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
@@ -38,7 +44,7 @@ AS $$
                         WHERE v.declarations = interlock.staged_declarations())
 $$;
 COMMENT ON FUNCTION interlock.declarations_changed() IS
-    'whether shards, keyspaces, tables, columns or functions differ from those of the current route version';
+    'whether shards, keyspaces, tables, columns, functions or indexes differ from those of the current route version';
 
 CREATE FUNCTION interlock.publish(note text DEFAULT NULL, expected_version integer DEFAULT NULL,
                                   allow_owner_change boolean DEFAULT false) RETURNS integer
@@ -52,14 +58,15 @@ DECLARE
 BEGIN
     -- Hand-made edits do not take the cluster's lock; hold them off while the map is checked and copied.
     LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, interlock.table_column,
-               interlock.declared_function, interlock.assignment, interlock.route, interlock.route_version IN SHARE ROW EXCLUSIVE MODE;
+               interlock.declared_function, interlock.global_index, interlock.assignment, interlock.route,
+               interlock.route_version IN SHARE ROW EXCLUSIVE MODE;
 
     IF expected_version <> new_version THEN
         RAISE EXCEPTION 'the next route version is %, not %', new_version, expected_version
             USING ERRCODE = 'serialization_failure',
                   DETAIL = 'Somebody else has published meanwhile.', HINT = 'Look at the catalog again and retry.';
     END IF;
-    IF NOT EXISTS (SELECT FROM interlock.shard) THEN
+    IF NOT EXISTS (SELECT FROM interlock.shard s WHERE s.role = 'shard') THEN
         RAISE EXCEPTION 'cannot publish a cluster without shards'
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Add shards with interlock.add_shard().';
     END IF;
@@ -89,14 +96,25 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Delete the row from interlock.assignment.';
     END IF;
     -- Only a hand-made edit can get that far.
+    SELECT k.name, a.bucket, s.name AS shard INTO gap
+      FROM interlock.assignment a
+      JOIN interlock.keyspace k ON k.id = a.keyspace JOIN interlock.shard s ON s.id = a.shard
+     WHERE s.role <> 'shard' ORDER BY k.name, a.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" is assigned to index database "%"', gap.bucket, gap.name, gap.shard
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Assign it to a shard with interlock.assign().';
+    END IF;
     IF EXISTS (SELECT FROM interlock.assignment a
                 WHERE NOT EXISTS (SELECT FROM interlock.shard s WHERE s.id = a.shard)
                    OR NOT EXISTS (SELECT FROM interlock.keyspace k WHERE k.id = a.keyspace))
        OR EXISTS (SELECT FROM interlock.sharded_table t
-                   WHERE NOT EXISTS (SELECT FROM interlock.keyspace k WHERE k.id = t.keyspace)) THEN
-        RAISE EXCEPTION 'the catalog refers to shards or keyspaces that do not exist'
+                   WHERE NOT EXISTS (SELECT FROM interlock.keyspace k WHERE k.id = t.keyspace))
+       OR EXISTS (SELECT FROM interlock.global_index i
+                   WHERE NOT EXISTS (SELECT FROM interlock.shard s WHERE s.id = i.shard)
+                      OR NOT EXISTS (SELECT FROM interlock.sharded_table t WHERE t.id = i.table_id)) THEN
+        RAISE EXCEPTION 'the catalog refers to shards, keyspaces or tables that do not exist'
             USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Look at interlock.assignment and interlock.sharded_table.';
+                  HINT = 'Look at interlock.assignment, interlock.sharded_table and interlock.global_index.';
     END IF;
 
     IF NOT coalesce(allow_owner_change, false) THEN

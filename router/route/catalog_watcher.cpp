@@ -44,10 +44,14 @@ CatalogRows read_catalog(ControlConnection &catalog) {
                                     columns, what, order),
                              {version});
     };
-    const Rows shards =
-        published("shards", "(d ->> 'id')::int, d ->> 'name', d ->> 'conninfo'", "1");
+    // What later versions of the extension added may be missing from what an earlier one published.
+    const Rows shards = published("shards",
+                                  "(d ->> 'id')::int, d ->> 'name', d ->> 'conninfo', "
+                                  "COALESCE(d ->> 'role', 'shard')",
+                                  "1");
     for (int i = 0; i < shards.size(); ++i)
-        rows.shards.push_back({shards.int32(i, 0), shards.text(i, 1), shards.text(i, 2)});
+        rows.shards.push_back({shards.int32(i, 0), shards.text(i, 1), shards.text(i, 2),
+                               shards.view(i, 3) == "index"});
 
     const Rows keyspaces = published("keyspaces",
                                      "(d ->> 'id')::int, d ->> 'name', d ->> 'key_type', "
@@ -82,6 +86,32 @@ CatalogRows read_catalog(ControlConnection &catalog) {
         published("functions", "d ->> 'schema_name', d ->> 'function_name'", "1, 2");
     for (int i = 0; i < functions.size(); ++i)
         rows.functions.push_back({functions.text(i, 0), functions.text(i, 1)});
+
+    // An index without scope columns has one row, with a NULL for the column.
+    const Rows indexes = catalog.query(
+        "SELECT (d ->> 'id')::int, d ->> 'name', (d ->> 'table_id')::int, d ->> 'order', "
+        "  (d ->> 'shard')::int, d ->> 'ready', (d ->> 'max_page')::int, "
+        "  (d ->> 'default_page')::int, s.name "
+        "FROM interlock.route_version v "
+        "CROSS JOIN LATERAL pg_catalog.jsonb_array_elements("
+        "  COALESCE(v.declarations -> 'indexes', '[]')) d "
+        "LEFT JOIN LATERAL pg_catalog.jsonb_array_elements_text(d -> 'scope') "
+        "  WITH ORDINALITY s(name, n) ON true "
+        "WHERE v.version OPERATOR(pg_catalog.=) $1 ORDER BY 1, s.n",
+        {version});
+    for (int i = 0; i < indexes.size(); ++i) {
+        if (rows.indexes.empty() || rows.indexes.back().id != indexes.int32(i, 0))
+            rows.indexes.push_back({indexes.int32(i, 0),
+                                    indexes.text(i, 1),
+                                    indexes.int32(i, 2),
+                                    {},
+                                    indexes.text(i, 3),
+                                    indexes.int32(i, 4),
+                                    indexes.view(i, 5) == "true",
+                                    indexes.int32(i, 6),
+                                    indexes.int32(i, 7)});
+        if (!indexes.is_null(i, 8)) rows.indexes.back().scope.push_back(indexes.text(i, 8));
+    }
 
     const Rows routes =
         catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "

@@ -213,11 +213,16 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
         const auto database = lookup(shard_index, row.shard_id);
         if (!database)
             return format("index %s is in unknown database %d", row.name.c_str(), row.shard_id);
+        if (row.default_page < 1 || row.max_page < row.default_page)
+            return format("index %s has pages of %d rows, at most %d", row.name.c_str(),
+                          row.default_page, row.max_page);
         if (!*position) continue;
         const Table &indexed = table->tables[**position];
         table->indexes.push_back({row.name, "interlock_index.\"" + row.name + '"', **position,
                                   *database, row.ready, row.scope, row.order,
-                                  indexed.columns[indexed.key_column].sql_name});
+                                  indexed.columns[indexed.key_column].sql_name,
+                                  static_cast<std::uint32_t>(row.max_page),
+                                  static_cast<std::uint32_t>(row.default_page)});
     }
     std::sort(table->indexes.begin(), table->indexes.end(),
               [](const GlobalIndex &a, const GlobalIndex &b) { return a.name < b.name; });

@@ -69,7 +69,9 @@ struct GlobalIndex {
     bool ready = false;    ///< filled: pages may be answered from it
     std::vector<std::string> scope;
     std::string order;
-    std::string shard_key_sql;  ///< the table's key column, quoted where PostgreSQL needs it
+    std::string shard_key_sql;        ///< the table's key column, quoted where PostgreSQL needs it
+    std::uint32_t max_page = 1000;    ///< a larger page is refused
+    std::uint32_t default_page = 50;  ///< size of a page that names none
 };
 
 /// A function of the shards that statements may call, whatever its arguments.
@@ -114,6 +116,7 @@ struct CatalogRows {
         std::string order;
         std::int32_t shard_id;
         bool ready = false;
+        std::int32_t max_page = 1000, default_page = 50;
     };
     struct RouteRow {
         std::int32_t keyspace_id, bucket, shard_id;
