@@ -14,6 +14,7 @@
 #include "session/serve.h"
 #include "tools/apply.h"
 #include "tools/explain.h"
+#include "tools/index_command.h"
 #include "tools/lint.h"
 #include "tools/placement_command.h"
 #include "tools/repair.h"
@@ -39,10 +40,12 @@ struct Command {
     std::string (*help)();
 };
 
-constexpr std::array<Command, 6> commands{{
+constexpr std::array<Command, 7> commands{{
     {"serve", "run the router", run_serve, interlock::serve_help},
     {"apply", "make the shards match the catalog and publish the staged map", interlock::run_apply,
      interlock::apply_help},
+    {"index", "bring changes into global indexes; backfill, status", interlock::run_index,
+     interlock::index_help},
     {"repair", "compare a global index with the rows, and mend it", interlock::run_repair,
      interlock::repair_help},
     {"explain", "tell what the router would do with a statement", interlock::run_explain,
