@@ -83,14 +83,20 @@ def shop(instance):
     instance.check_log()
 
 
+def sessions(shop):
+    return shop.value("SELECT count(*) FROM pg_stat_activity WHERE usename = 'publisher'")
+
+
 @contextmanager
 def publishing(program, shop, endpoint, count=1):
     """So many publishers at once; they end when told."""
+    before = sessions(shop)
     processes = [subprocess.Popen(
         [sys.executable, program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env={"DATABASE_URL": shop.conninfo("app", "publisher"), "ENDPOINT": endpoint.url, "PATH": "/usr/bin:/bin"})
         for _ in range(count)]
     try:
+        wait_until(lambda: sessions(shop) >= before + count, 30, "they have connected")
         yield processes
         for process in processes:
             if process.poll() is None:
