@@ -536,7 +536,7 @@ BEGIN
         'GRANT EXECUTE ON FUNCTION interlock.outbox_take(integer, text, integer, integer), interlock.outbox_done(bigint[]), '
         'interlock.outbox_failed(bigint, text, integer), interlock.outbox_park(bigint[], text), '
         'interlock.outbox_retry(text, bigint[]), interlock.outbox_discard(text, bigint[]), interlock.outbox_rotate(text), '
-        'interlock.outbox_last(), interlock.outbox_drained(text, bigint), interlock.outbox_oldest(text) TO %s', role);
+        'interlock.outbox_last(), interlock.outbox_drained(text, bigint), interlock.outbox_oldest(text), interlock.outbox_holds(text, jsonb) TO %s', role);
     EXECUTE format('GRANT SELECT ON interlock.outbox_backlog, interlock.outbox_parked, interlock.outbox_stream, interlock.outbox_table TO %s', role);
 END
 $$;

@@ -2,18 +2,24 @@
 -- index database, where it goes on.
 
 CREATE FUNCTION interlock.outbox_holds(stream text, keys jsonb) RETURNS TABLE (n bigint, parked boolean)
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE ROWS 10 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    segments text := (SELECT string_agg(format('SELECT o.key, false FROM %s o', i.inhrelid::regclass), ' UNION ALL ')
+                        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                       WHERE i.inhparent = 'interlock.outbox'::regclass
+                         AND c.relname ~ format('^outbox_%s_[0-9]+$', outbox_holds.stream));
 BEGIN
-    -- One statement: a record that is being parked, or put back, is found in one of the two places.
-    RETURN QUERY
-        SELECT k.number, bool_or(c.parked)
-          FROM jsonb_array_elements(keys) WITH ORDINALITY AS k(key, number)
-          JOIN (SELECT o.key, false FROM interlock.outbox o WHERE o.stream = outbox_holds.stream
-                UNION ALL
-                SELECT p.key, true FROM interlock.outbox_parked p WHERE p.stream = outbox_holds.stream) AS c(key, parked)
-            ON c.key = k.key
-         GROUP BY k.number;
+    IF segments IS NULL OR NOT EXISTS (SELECT FROM interlock.outbox_stream s WHERE s.name = outbox_holds.stream) THEN
+        RAISE EXCEPTION 'outbox stream "%" does not exist', stream USING ERRCODE = 'undefined_object';
+    END IF;
+    -- One statement: a record that is being parked, or put back, is found in one of the two places. Other
+    -- streams are not read: nobody may be taking from them.
+    RETURN QUERY EXECUTE
+        'SELECT k.number, bool_or(c.parked) FROM jsonb_array_elements($2) WITH ORDINALITY AS k(key, number) '
+        'JOIN (' || segments || ' UNION ALL SELECT p.key, true FROM interlock.outbox_parked p WHERE p.stream = $1) AS c(key, parked) '
+        'ON c.key = k.key GROUP BY k.number'
+        USING stream, keys;
 END
 $$;
 COMMENT ON FUNCTION interlock.outbox_holds(text, jsonb) IS
