@@ -55,7 +55,7 @@ def make_rows(table, chance):
                 for name in names]
     if table == "item":
         return [(str(UUID(int=chance.getrandbits(128))), maybe(chance.choice(["plain", "fancy", "odd"])),
-                 maybe(chance.choice(["0", "1.5", "1.500", "9999999.999"])),
+                 maybe(chance.choice(["0", "1.5", "1.500", "999999.999"])),
                  chance.choice(["2024-02-29", "infinity", "4713-01-01 BC"]), None) for _ in range(400)]
     keys = {(chance.choice([-9223372036854775808, 0, 1, 2, 9223372036854775807]), chance.randint(-30, 30),
              chance.choice(["", "a", "b ", "ä", "'"])) for _ in range(600)}
@@ -106,17 +106,19 @@ class KeysCluster(IndexedCluster):
                                    f' WHERE interlock.owns(%s, g."{key}")', (keyspace,))
 
     def contents(self, name):
-        """The rows on the shards and the live entries, each as key -> all values, as text."""
+        """The rows on the shards and the live entries, each as key -> all values."""
         table, (columns, key) = INDEXES[name][0], self.idx.sql(
             "SELECT ARRAY(SELECT c ->> 'name' FROM jsonb_array_elements(columns) c), key_columns"
             " FROM interlock.local_index WHERE name = %s", name)[0]
-        listed = ", ".join(f'"{column}"::text' for column in columns)
-        places = [columns.index(column) for column in key]
-        said = self.idx.sql(f'SELECT {listed} FROM interlock_index."{name}" WHERE NOT interlock_deleted')
-        true = [row for shard in self.shards for row in self.instances[shard].sql(f"SELECT {listed} FROM {table}")]
-        found = [{tuple(row[place] for place in places): row for row in rows} for rows in (true, said)]
-        assert [len(rows) for rows in found] == [len(true), len(said)]
-        return found
+
+        def read(instance, source):
+            return instance.sql(f"SELECT interlock.row_values(r, %s)::text, interlock.row_values(r, %s)::text FROM {source}",
+                                key, columns)
+
+        said = read(self.idx, f'interlock_index."{name}" r WHERE NOT interlock_deleted')
+        true = [row for shard in self.shards for row in read(self.instances[shard], f"{table} r")]
+        assert len(dict(true)) == len(true) and len(dict(said)) == len(said)
+        return dict(true), dict(said)
 
     def equal(self, name):
         true, said = self.contents(name)
@@ -138,13 +140,24 @@ class KeysCluster(IndexedCluster):
 
 
 @pytest.fixture(scope="module")
-def keys(owner, new_folder, router_binary):
+def module_keys(owner, new_folder, router_binary):
     cluster = KeysCluster(new_folder("repair-keys"), owner)
     try:
         yield cluster.up()
     finally:
         cluster.down()
         remove(cluster.base)
+
+
+@pytest.fixture
+def keys(module_keys):
+    """Each index right, whatever the test before did."""
+    for name in INDEXES:
+        module_keys.equal(name)
+    yield module_keys
+    for name in INDEXES:
+        module_keys.report(name, "--apply", "--restart")
+    module_keys.end_test()
 
 
 CHANGES = {"doc": "owner = CASE WHEN owner IS NULL THEN '' END", "item": "score = coalesce(score, 0) + 0.001",
@@ -155,19 +168,18 @@ CHANGES = {"doc": "owner = CASE WHEN owner IS NULL THEN '' END", "item": "score 
 @pytest.mark.parametrize("chunk", [3, 5000])
 def test_every_kind_of_key_and_of_null(keys, name, chunk):
     table, entries = INDEXES[name][0], f'interlock_index."{name}"'
-    keys.equal(name)
     rows = len(keys.contents(name)[0])
     report = keys.report(name, "--chunk", chunk)
     assert (report["missing"], report["stale"], report["scanned"], report["entries"]) == (0, 0, rows, rows)
 
-    part = f"hashtext({table}::text) % 6"
+    part = f"hashtextextended({table}::text, {chunk}) & 7"
     assert keys.silently(f"DELETE FROM {table} WHERE {part} = 1")
     assert keys.silently(f"UPDATE {table} SET {CHANGES[table]} WHERE {part} = 2")
-    keys.idx.sql(f"DELETE FROM {entries} e WHERE NOT interlock_deleted AND hashtext(e::text) % 7 = 0")
+    keys.idx.sql(f"DELETE FROM {entries} e WHERE NOT interlock_deleted AND hashtextextended(e::text, {chunk}) & 7 = 3")
     true, said = keys.contents(name)
     missing = len(true.keys() - said.keys())
     stale = sum(1 for key, row in said.items() if true.get(key) != row)
-    assert missing and stale > missing
+    assert missing and stale
     report = keys.report(name, "--chunk", chunk, expect=3)
     assert (report["missing"], report["stale"], report["mended"]) == (missing, stale, 0)
     report = keys.report(name, "--chunk", chunk, "--apply")
@@ -200,4 +212,4 @@ def test_scopes_of_every_type_and_parts_of_a_scope(keys, name, scope, where):
 
 def test_a_wrong_value_of_an_enum_is_refused(keys):
     done = keys.index("items", "--scope", '{"kind": "none"}', command="repair", check=False)
-    assert done.returncode == 2 and 'invalid input value for enum kind: "none"' in done.stderr
+    assert done.returncode == 2 and 'invalid input value for enum public.kind: "none"' in done.stderr
