@@ -537,7 +537,7 @@ BEGIN
                    'interlock.index_report(text, text, text, bigint, timestamptz, bigint), interlock.index_purge(text, integer), '
                    'interlock.index_backfill_begin(text, text, bigint, integer, boolean), '
                    'interlock.index_backfill_step(text, text, jsonb, jsonb), interlock.index_try_backfill(text), '
-                   'interlock.index_try_repair(text) TO %s', role);
+                   'interlock.index_try_repair(text), interlock.index_ready(text, boolean) TO %s', role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON interlock.index_repair TO %s', role);
     IF to_regnamespace('interlock_index') IS NULL THEN
         CREATE SCHEMA interlock_index;
@@ -551,4 +551,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION interlock.grant_indexer(regrole) IS
-    'for the login of "interlock index" and "interlock repair" in an index database: what they call and read there';
+    'for the login of "interlock index" and "interlock repair" in an index database, and in the catalog: what they call and read there, beside grant_router() in the catalog';

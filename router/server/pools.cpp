@@ -19,17 +19,22 @@ const Shard *find_shard(const RouteTable &table, const std::string &name) {
 
 // LoginPools --------------------------------------------------------------------------------------
 
-std::size_t LoginPools::next_shard() {
-    if (++next_ >= pools_.size()) next_ = 0;
+bool LoginPools::is_shard(ShardIndex shard) const {
+    return std::find(equals_.begin(), equals_.end(), shard) != equals_.end();
+}
+
+std::size_t LoginPools::next_place() {
+    if (++next_ >= equals_.size()) next_ = 0;
     return next_;
 }
 
 std::optional<LoginPools::AnyLease> LoginPools::try_any(std::int32_t route_version) {
-    std::size_t shard = next_shard();
-    for (std::size_t tried = 0; tried < pools_.size(); ++tried) {
+    std::size_t place = next_place();
+    for (std::size_t tried = 0; tried < equals_.size(); ++tried) {
+        const ShardIndex shard = equals_[place];
         if (auto lease = pools_[shard]->try_acquire(route_version))
-            return AnyLease{static_cast<ShardIndex>(shard), std::move(*lease)};
-        if (++shard == pools_.size()) shard = 0;
+            return AnyLease{shard, std::move(*lease)};
+        if (++place == equals_.size()) place = 0;
     }
     return std::nullopt;
 }
@@ -38,17 +43,17 @@ Task<Result<LoginPools::AnyLease, Refusal>> LoginPools::any(std::int32_t route_v
                                                             Event *gave_up) {
     if (auto lease = try_any(route_version)) co_return std::move(*lease);
     // Those that are known to be down come last: asking them may take a connection attempt's time.
-    std::vector<std::size_t> order;
-    const std::size_t first = next_shard();
+    std::vector<ShardIndex> order;
+    const std::size_t first = next_place();
     for (const bool down : {false, true})
-        for (std::size_t i = 0; i < pools_.size(); ++i) {
-            const std::size_t shard = (first + i) % pools_.size();
+        for (std::size_t i = 0; i < equals_.size(); ++i) {
+            const ShardIndex shard = equals_[(first + i) % equals_.size()];
             if (pools_[shard]->known_down() == down) order.push_back(shard);
         }
     std::optional<Refusal> refusal;
-    for (const std::size_t shard : order) {
+    for (const ShardIndex shard : order) {
         auto lease = co_await pools_[shard]->acquire(route_version, gave_up);
-        if (lease) co_return AnyLease{static_cast<ShardIndex>(shard), std::move(*lease)};
+        if (lease) co_return AnyLease{shard, std::move(*lease)};
         const bool down = lease.error().code == Code::R30;
         if (!refusal || !down) refusal = std::move(lease.error());
         if (!down) break;
@@ -119,7 +124,9 @@ std::unique_ptr<LoginPools> Pools::make(const std::string &login, const RouteTab
     OfLogin &of_login = logins_[login];
     if (!of_login.profile) of_login.profile = std::make_shared<LoginProfile>(login);
     std::vector<std::shared_ptr<Pool>> pools;
+    std::vector<ShardIndex> equals;
     for (const Shard &shard : table.shards) {
+        if (!shard.index_only) equals.push_back(static_cast<ShardIndex>(pools.size()));
         if (retired_ || !in_force(table, shard)) {
             pools.push_back(make_pool(table, shard, of_login.profile));
             pools.back()->retire();
@@ -129,7 +136,7 @@ std::unique_ptr<LoginPools> Pools::make(const std::string &login, const RouteTab
         if (!pool) pool = make_pool(table, shard, of_login.profile);
         pools.push_back(pool);
     }
-    return std::make_unique<LoginPools>(of_login.profile, std::move(pools));
+    return std::make_unique<LoginPools>(of_login.profile, std::move(pools), std::move(equals));
 }
 
 PoolCounters Pools::counters(const std::string &shard) const {

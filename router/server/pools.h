@@ -25,11 +25,14 @@ class LoginPools {
         Lease lease;
     };
 
-    LoginPools(std::shared_ptr<LoginProfile> profile, std::vector<std::shared_ptr<Pool>> pools)
-        : profile_(std::move(profile)), pools_(std::move(pools)) {}
+    /// `equals`: the shards that any() chooses from, positions in `pools`.
+    LoginPools(std::shared_ptr<LoginProfile> profile, std::vector<std::shared_ptr<Pool>> pools,
+               std::vector<ShardIndex> equals)
+        : profile_(std::move(profile)), pools_(std::move(pools)), equals_(std::move(equals)) {}
 
     [[nodiscard]] Pool &operator[](ShardIndex shard) const { return *pools_[shard]; }
-    [[nodiscard]] std::size_t size() const { return pools_.size(); }
+    /// Whether any() may choose it.
+    [[nodiscard]] bool is_shard(ShardIndex shard) const;
 
     [[nodiscard]] const std::string &login() const { return profile_->login(); }
     /// How the login's sessions begin; null while no backend has been greeted (then: any()).
@@ -38,6 +41,7 @@ class LoginPools {
     }
 
     /// A backend of any shard, for a statement that each of them can answer; at once, or nothing.
+    /// Index databases are no shards: they do not have the tables.
     [[nodiscard]] std::optional<AnyLease> try_any(std::int32_t route_version);
     /// The same, waiting if need be, in turns over the shards. One that is down is passed over: R30
     /// only when all are.
@@ -45,10 +49,12 @@ class LoginPools {
                                                       Event *gave_up = nullptr);
 
   private:
-    [[nodiscard]] std::size_t next_shard();
+    /// The next place in equals_, in turns.
+    [[nodiscard]] std::size_t next_place();
 
     std::shared_ptr<LoginProfile> profile_;
     std::vector<std::shared_ptr<Pool>> pools_;  ///< by shard
+    std::vector<ShardIndex> equals_;
     std::size_t next_ = 0;
 };
 

@@ -190,7 +190,7 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
 // shards.
 Task<std::optional<Refusal>> PgClient::lend_any(LoginPools &pools, std::int32_t version) {
     gave_up_.reset();
-    if (any_shard_ && *any_shard_ < pools.size() && !pools[*any_shard_].known_down()) {
+    if (any_shard_ && pools.is_shard(*any_shard_) && !pools[*any_shard_].known_down()) {
         shard_ = *any_shard_;
         if (auto ready = pools[shard_].try_acquire(version)) {
             lease_ = std::move(*ready);

@@ -259,6 +259,36 @@ TEST_F(PoolTest, AnyShardIsTheNextThatIsUp) {
     });
 }
 
+TEST_F(PoolTest, AnIndexDatabaseIsNotAnyShard) {
+    with_shards([&]() -> Task<void> {
+        CatalogRows rows = test::reference_rows();
+        rows.version = 2;
+        rows.shards = {{1, "s0", s0_->conninfo(), true}, {2, "s1", s1_->conninfo()}};
+        for (auto &route : rows.routes)
+            route.shard_id = 2;
+        worker_->use_table(test::build(rows));
+        EXPECT_FALSE(pools().is_shard(0));
+        EXPECT_TRUE(pools().is_shard(1));
+        EXPECT_FALSE(pools().is_shard(2));
+        // Its own pool serves who asks for it by name.
+        EXPECT_TRUE((co_await pools()[0].acquire(2)).ok());
+        EXPECT_FALSE(pools().try_any(2));
+        for (int i = 0; i < 3; ++i) {
+            auto lease = co_await pools().any(2);
+            EXPECT_TRUE(lease.ok());
+            if (!lease) co_return;
+            EXPECT_EQ(lease->shard, 1);
+            lease->lease.release();
+            EXPECT_EQ(pools().try_any(2)->shard, 1);
+        }
+        // Nor when it is the only one that is up.
+        s1_->hang_up(true);
+        co_await until([&] { return s1_->gone() && pool(1).idle == 0; });
+        EXPECT_FALSE(pools().try_any(2));
+        EXPECT_FALSE((co_await pools().any(2)).ok());
+    });
+}
+
 TEST_F(PoolTest, LeasesOutliveTheirRoutes) {
     with_shards([&]() -> Task<void> {
         co_await warm_up();

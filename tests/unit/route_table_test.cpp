@@ -187,6 +187,68 @@ TEST(RouteTable, TakesTheLargestKeyspaceOnManyShards) {
     EXPECT_LT(table->memory(), 1U << 20);
 }
 
+TEST(RouteTable, KnowsGlobalIndexesByName) {
+    auto rows = reference_rows();
+    rows.shards.push_back({7, "idx", "host=idx", true});
+    rows.indexes = {{5, "zeta", 5, {"user"}, "placed DESC, account_id", 7, true, 200, 20},
+                    {2, "alpha", 1, {}, "balance, account_id", 2, false}};
+    const auto table = test::build(rows);
+    ASSERT_EQ(table->shards.size(), 3U);
+    EXPECT_TRUE(table->shards[2].index_only);
+    EXPECT_FALSE(table->shards[0].index_only);
+    for (const Keyspace &keyspace : table->keyspaces)
+        for (const ShardIndex owner : keyspace.owner)
+            EXPECT_NE(owner, 2);
+    const GlobalIndex *zeta = table->find_index("zeta");
+    ASSERT_NE(zeta, nullptr);
+    EXPECT_EQ(zeta->sql_name, "interlock_index.\"zeta\"");
+    EXPECT_EQ(table->tables[zeta->table].sql_name, "app.\"order\"");
+    EXPECT_EQ(zeta->database, 2);
+    EXPECT_TRUE(zeta->ready);
+    EXPECT_EQ(zeta->scope, std::vector<std::string>{"user"});
+    EXPECT_EQ(zeta->order, "placed DESC, account_id");
+    EXPECT_EQ(zeta->shard_key_sql, "account_id");
+    EXPECT_EQ(zeta->max_page, 200U);
+    EXPECT_EQ(zeta->default_page, 20U);
+    const GlobalIndex *alpha = table->find_index("alpha");
+    ASSERT_NE(alpha, nullptr);
+    EXPECT_EQ(alpha->database, 1);  // a shard may hold indexes
+    EXPECT_FALSE(alpha->ready);
+    EXPECT_TRUE(alpha->scope.empty());
+    for (const char *name : {"", "alph", "alphaa", "beta", "zetaz"})
+        EXPECT_EQ(table->find_index(name), nullptr) << name;
+    EXPECT_EQ(test::build(reference_rows())->find_index("alpha"), nullptr);
+}
+
+TEST(RouteTable, LeavesOutAnIndexOfATableThatWasNotApplied) {
+    auto rows = reference_rows();
+    rows.indexes = {{1, "one", 1, {}, "account_id", 1}, {2, "two", 6, {}, "account_id", 1}};
+    std::erase_if(rows.columns, [](const auto &column) { return column.table_id == 1; });
+    const auto table = test::build(rows);
+    EXPECT_EQ(table->find_index("one"), nullptr);
+    ASSERT_NE(table->find_index("two"), nullptr);
+    EXPECT_EQ(table->tables[table->find_index("two")->table].sql_name, "public.event");
+}
+
+TEST(RouteTable, RefusesIndexesAndIndexDatabasesThatCannotBe) {
+    auto rows = reference_rows();
+    rows.indexes = {{1, "one", 99, {}, "account_id", 1}};
+    EXPECT_TRUE(rejected(rows, "index one is of unknown table 99"));
+    rows.indexes = {{1, "one", 1, {}, "account_id", 99}};
+    EXPECT_TRUE(rejected(rows, "index one is in unknown database 99"));
+    rows.indexes = {{1, "one", 1, {}, "account_id", 1}, {2, "one", 6, {}, "account_id", 1}};
+    EXPECT_TRUE(rejected(rows, "index one is there more than once"));
+    for (const auto &[most, some] : {std::pair(0, 0), std::pair(10, 0), std::pair(10, 11)}) {
+        rows.indexes = {{1, "one", 1, {}, "account_id", 1, false, most, some}};
+        EXPECT_TRUE(rejected(rows, "index one has pages of"));
+    }
+    rows = reference_rows();
+    rows.shards[1].index_only = true;
+    EXPECT_TRUE(rejected(rows, "bucket 1 of keyspace main is on index database s1"));
+    rows.shards[0].index_only = true;
+    EXPECT_TRUE(rejected(rows, "no shards are defined"));
+}
+
 TEST(KeyTypeOfOid, KnowsTheTypesAKeyMayHave) {
     EXPECT_EQ(key_type_of_oid(oid::int2), KeyType::int2);
     EXPECT_EQ(key_type_of_oid(oid::int4), KeyType::int4);
