@@ -423,7 +423,7 @@ BEGIN
     IF progress.next_fence IS NULL AND index_report.drained_through <= clock THEN
         progress.next_through := index_report.drained_through;
         progress.next_seq := index_report.last_seq;
-        progress.next_fence := pg_snapshot_xmax(snapshot);
+        progress.next_fence := pg_current_xact_id();  -- greater than any that has begun to write
     END IF;
     UPDATE interlock.index_progress p
        SET drained_through = progress.drained_through, last_seq = progress.last_seq,

@@ -21,7 +21,7 @@ constexpr int once_attempts = 5;
 // After a batch that was not full, the outbox is looked at again so soon; see IndexConsumer::run().
 constexpr std::int64_t shortest_wait = 5;
 constexpr std::int64_t house_interval = 1000;
-constexpr std::int64_t idle_report_interval = 5000;
+constexpr std::int64_t idle_interval = 5000;
 constexpr std::int64_t tell_interval = 60000;
 constexpr std::uint64_t rotate_after = 16384;
 constexpr std::int32_t purge_size = 10000;
@@ -218,9 +218,15 @@ void IndexConsumer::keep_house() {
     if (now < next_house_) return;
     next_house_ = now + milliseconds(house_interval);
     if (unrotated_ > 0) rotate();
-    if (unreported_ > 0 || now >= next_idle_report_) {
-        report(passed_horizon());
-        next_idle_report_ = now + milliseconds(idle_report_interval);
+    // Without changes, it is not told every second that there are none.
+    bool drained = false;
+    if (horizon_ || unreported_ > 0 || now >= next_horizon_) {
+        if (!horizon_) next_horizon_ = now + milliseconds(idle_interval);
+        drained = passed_horizon();
+    }
+    if (drained || fence_pending_ || unreported_ > 0) {
+        report(drained);
+        fence_pending_ = drained;
     }
     if (now >= next_purge_) {
         if (next_purge_ != Clock::time_point{}) purge();

@@ -113,10 +113,11 @@ class IndexConsumer {
     std::string identity_;  ///< for people who look at index_progress
     std::int64_t batch_took_ = 0;
     bool idle_ = false;
+    bool fence_pending_ = false;  ///< the next report lets what was drained count
     std::uint64_t unreported_ = 0;
     std::uint64_t unrotated_ = 0;
     std::uint64_t told_applied_ = 0;
-    Clock::time_point next_house_{}, next_idle_report_{}, next_purge_{}, next_tell_{},
+    Clock::time_point next_house_{}, next_horizon_{}, next_purge_{}, next_tell_{},
         next_lag_warning_{}, next_error_{};
     std::string last_error_;
 
