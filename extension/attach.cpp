@@ -1,4 +1,5 @@
-// The event trigger that keeps the guard on the partitions and children of guarded tables.
+// The event trigger that keeps the guard and the outbox on the partitions and children of tables
+// that have them.
 #include "pg.h"
 
 #include "ownership.h"
@@ -7,12 +8,14 @@ namespace interlock {
 
 namespace {
 
-// Calls interlock.<function>(regclass) for a table. The name is resolved as the statement did; the
-// rest is done as the extension's owner, because whoever makes a partition may neither read the
-// extension's tables nor own the parent.
-void call_for(const char *command, const RangeVar *name) {
-    const Oid relid = RangeVarGetRelid(const_cast<RangeVar *>(name), NoLock, true);
-    if (!OidIsValid(relid)) return;
+// Calls an SQL function for a table and what was or has become its parent. Names are resolved as
+// the statement did; the rest is done as the extension's owner, because whoever makes a partition
+// may neither read the extension's tables nor own the parent.
+void call_for(const char *command, const RangeVar *child, const RangeVar *parent) {
+    Oid relids[2] = {RangeVarGetRelid(const_cast<RangeVar *>(child), NoLock, true), InvalidOid};
+    if (parent != nullptr)
+        relids[1] = RangeVarGetRelid(const_cast<RangeVar *>(parent), NoLock, true);
+    if (!OidIsValid(relids[0])) return;
 
     Oid caller;
     int context;
@@ -20,23 +23,28 @@ void call_for(const char *command, const RangeVar *name) {
     // Should this raise an error, the end of the (sub)transaction puts the caller back.
     SetUserIdAndSecContext(extension_owner(), context | SECURITY_LOCAL_USERID_CHANGE);
     if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
-    Oid types[1] = {REGCLASSOID};
-    Datum values[1] = {ObjectIdGetDatum(relid)};
-    if (SPI_execute_with_args(command, 1, types, values, nullptr, false, 0) != SPI_OK_SELECT)
+    Oid types[2] = {REGCLASSOID, REGCLASSOID};
+    Datum values[2] = {ObjectIdGetDatum(relids[0]), ObjectIdGetDatum(relids[1])};
+    if (SPI_execute_with_args(command, 2, types, values, nullptr, false, 0) != SPI_OK_SELECT)
         elog(ERROR, "SPI_execute failed: %s", command);
     SPI_finish();
     SetUserIdAndSecContext(caller, context);
 }
 
-void guard_child(const RangeVar *name) {
-    call_for("SELECT interlock.guard_child($1)", name);
+void on_join(const RangeVar *child, const RangeVar *parent) {
+    if (current_ownership().guarded_count > 0)
+        call_for("SELECT interlock.guard_child($1), $2", child, parent);
+    call_for("SELECT interlock.outbox_join($1, $2)", child, parent);
 }
-void unguard_child(const RangeVar *name) {
-    call_for("SELECT interlock.unguard_child($1)", name);
+
+void on_leave(const RangeVar *child, const RangeVar *parent) {
+    if (current_ownership().guarded_count > 0)
+        call_for("SELECT interlock.unguard_child($1), $2", child, parent);
+    call_for("SELECT interlock.outbox_leave($1, $2)", child, parent);
 }
 
 void on_create(const CreateStmt *create) {
-    if (create->inhRelations != NIL) guard_child(create->relation);
+    if (create->inhRelations != NIL) on_join(create->relation, nullptr);
 }
 
 // Only what makes a table the child of another, or ends that. Anything else must not attach
@@ -45,15 +53,20 @@ void on_alter(const AlterTableStmt *alter) {
     ListCell *cell;
     foreach (cell, alter->cmds) {
         const AlterTableCmd *command = static_cast<const AlterTableCmd *>(lfirst(cell));
+        const Node *definition = command->def;
         switch (command->subtype) {
-        case AT_AddInherit: guard_child(alter->relation); break;
-        case AT_DropInherit: unguard_child(alter->relation); break;
+        case AT_AddInherit:
+            on_join(alter->relation, reinterpret_cast<const RangeVar *>(definition));
+            break;
+        case AT_DropInherit:
+            on_leave(alter->relation, reinterpret_cast<const RangeVar *>(definition));
+            break;
         case AT_AttachPartition:
-            guard_child(reinterpret_cast<const PartitionCmd *>(command->def)->name);
+            on_join(reinterpret_cast<const PartitionCmd *>(definition)->name, alter->relation);
             break;
         case AT_DetachPartition:
         case AT_DetachPartitionFinalize:
-            unguard_child(reinterpret_cast<const PartitionCmd *>(command->def)->name);
+            on_leave(reinterpret_cast<const PartitionCmd *>(definition)->name, alter->relation);
             break;
         default: break;
         }
@@ -87,6 +100,6 @@ INTERLOCK_FUNCTION(interlock_on_ddl) {
         ereport(ERROR, (errcode(ERRCODE_E_R_I_E_EVENT_TRIGGER_PROTOCOL_VIOLATED),
                         errmsg("not fired by event trigger manager")));
     const EventTriggerData *data = reinterpret_cast<const EventTriggerData *>(fcinfo->context);
-    if (interlock::current_ownership().guarded_count > 0) interlock::on_statement(data->parsetree);
+    if (interlock::current_ownership().installed) interlock::on_statement(data->parsetree);
     PG_RETURN_NULL();
 }

@@ -98,10 +98,13 @@ bool stream_exists(const char *name) {
 Stream *load(const char *name) {
     Stream *stream = static_cast<Stream *>(MemoryContextAllocZero(context, sizeof(Stream)));
     stream->name = MemoryContextStrdup(context, name);
+    stream->dead =
+        static_cast<DeadPages *>(MemoryContextAllocZero(context, sizeof(DeadPages) * segments));
     for (int k = 0; k < segments; ++k) {
         char segment[NAMEDATALEN];
         snprintf(segment, sizeof segment, "outbox_%s_%d", name, k);
         stream->relids[k] = get_relname_relid(segment, known.schema);
+        stream->dead[k].context = context;
     }
     return stream;
 }
@@ -181,10 +184,15 @@ void execute_as_owner(const char *command, int arguments, Oid *types, Datum *val
     GetUserIdAndSecContext(&caller, &security);
     // Should this raise an error, the end of the (sub)transaction puts the caller back.
     SetUserIdAndSecContext(extension_owner(), security | SECURITY_LOCAL_USERID_CHANGE);
+    // Nor may the caller choose what the operators in it are.
+    const int nest = NewGUCNestLevel();
+    set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+                      GUC_ACTION_SAVE, true, 0, false);
     if (SPI_connect() != SPI_OK_CONNECT) elog(ERROR, "SPI_connect failed");
     if (SPI_execute_with_args(command, arguments, types, values, nullptr, false, 0) < 0)
         elog(ERROR, "SPI_execute failed: %s", command);
     SPI_finish();
+    AtEOXact_GUC(true, nest);
     SetUserIdAndSecContext(caller, security);
 }
 

@@ -44,10 +44,19 @@ enum Column {
     column_count,
 };
 
+/// Pages of a segment that hold nothing any more; see outbox_scan.h.
+struct DeadPages {
+    Oid stored;        ///< file that the segment was stored in
+    XLogRecPtr *lsns;  ///< of such pages; InvalidXLogRecPtr: of others
+    BlockNumber count, room;
+    MemoryContext context;
+};
+
 /// A stream as this session knows it.
 struct Stream {
     const char *name;
     Oid relids[segments];  ///< of its segments; InvalidOid: somebody dropped it
+    DeadPages *dead;       ///< for each segment
     Stream *next;
 };
 

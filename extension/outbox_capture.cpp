@@ -119,20 +119,44 @@ int last_of(const RowJson &row) {
     return last;
 }
 
-void load(Capture *capture, const Trigger *trigger, Relation relation) {
-    const char *stream = trigger->tgargs[0];
-    const Attached attached = find_attached(RelationGetRelid(relation), stream);
+// An index that finds the rows of a key.
+Oid find_unique(Relation relation, const RowJson &key) {
+    Oid found = InvalidOid;
+    List *indexes = RelationGetIndexList(relation);
+    ListCell *cell;
+    foreach (cell, indexes) {
+        Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+        const FormData_pg_index *form = index->rd_index;
+        bool fits = form->indisunique && form->indimmediate && form->indisvalid &&
+                    index->rd_rel->relam == BTREE_AM_OID && RelationGetIndexPredicate(index) == NIL;
+        for (int i = 0; fits && i < form->indnkeyatts; ++i) {
+            const AttrNumber number = form->indkey.values[i];
+            fits = false;
+            for (int k = 0; number > 0 && !fits && k < key.count; ++k)
+                fits = key.numbers[k] == number;
+        }
+        if (fits) found = RelationGetRelid(index);
+        index_close(index, AccessShareLock);
+        if (OidIsValid(found)) break;
+    }
+    list_free(indexes);
+    return found;
+}
+
+// In CurrentMemoryContext.
+void load(Capture *capture, const char *stream, Relation relation, Oid lineage) {
+    const Attached attached = find_attached(lineage, stream);
     if (!OidIsValid(attached.relid))
         ereport(ERROR, (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
                         errmsg("table \"%s\" is not attached to outbox stream \"%s\"",
-                               RelationGetRelationName(relation), stream),
+                               get_rel_name(lineage), stream),
                         errhint("Triggers of the outbox are made by interlock.outbox_attach() "
                                 "only.")));
-    capture->trigger = trigger->tgoid;
+    watch(RelationGetRelid(relation));
     capture->relid = RelationGetRelid(relation);
+    capture->lineage = lineage;
     capture->stream = &require_stream(stream);
     capture->sequence = tables().sequence;
-    MemoryContext old = MemoryContextSwitchTo(cache_context());
     capture->stream_name = CStringGetTextDatum(stream);
     capture->table_name = CStringGetTextDatum(quote_qualified_identifier(
         get_namespace_name(get_rel_namespace(attached.relid)), get_rel_name(attached.relid)));
@@ -142,12 +166,12 @@ void load(Capture *capture, const Trigger *trigger, Relation relation) {
     capture->key = prepare(relation, attached.key);
     capture->values = prepare(relation, both(attached.columns, attached.key));
     capture->columns_needed = last_of(*capture->values);
-    MemoryContextSwitchTo(old);
+    capture->unique = find_unique(relation, *capture->key);
 }
 
 // Asks again what the bucket depends on, after the shard's state has changed.
 void find_keyspace_of(Capture *capture, const Ownership &ownership) {
-    const GuardedTable *guarded = guarding(ownership, capture->relid);
+    const GuardedTable *guarded = guarding(ownership, capture->lineage);
     capture->keyspace = nullptr;
     if (guarded != nullptr) {
         capture->shard_key = get_attnum(capture->relid, guarded->key_column);
@@ -194,12 +218,32 @@ Capture *find_capture(const Trigger *trigger, Relation relation) {
             fit_ownership(capture);
             return capture;
         }
+        // What fails, or is over already, leaves nothing in the cache.
+        MemoryContext own = AllocSetContextCreate(CurrentMemoryContext, "interlock outbox capture",
+                                                  ALLOCSET_SMALL_SIZES);
+        MemoryContext old = MemoryContextSwitchTo(own);
         Capture fresh = {};
-        load(&fresh, trigger, relation);
+        fresh.trigger = trigger->tgoid;
+        load(&fresh, trigger->tgargs[0], relation, RelationGetRelid(relation));
         fit_ownership(&fresh);
-        if (generation() != current) continue;
+        MemoryContextSwitchTo(old);
+        if (generation() != current) {
+            MemoryContextDelete(own);
+            continue;
+        }
+        MemoryContextSetParent(own, cache_context());
         *static_cast<Capture *>(hash_search(captures, &trigger->tgoid, HASH_ENTER, nullptr)) =
             fresh;
+    }
+}
+
+Capture *make_capture(const char *stream, Relation relation, Oid lineage) {
+    for (;;) {
+        const std::uint64_t current = generation();
+        Capture *capture = static_cast<Capture *>(palloc0(sizeof(Capture)));
+        load(capture, stream, relation, lineage);
+        fit_ownership(capture);
+        if (generation() == current) return capture;
     }
 }
 
@@ -251,139 +295,4 @@ void record(Capture *capture, Op op, const Row *before, const Row *after) {
     relation_close(segment, NoLock);
 }
 
-namespace {
-
-// Whether a version of a row that this transaction wrote was changed again by this transaction:
-// AFTER triggers run at the end of a statement, and what they or functions in it did is recorded
-// by then.
-bool is_superseded(const HeapTupleData *tuple) {
-    const HeapTupleHeader header = tuple->t_data;
-    if ((header->t_infomask & HEAP_XMAX_INVALID) != 0 ||
-        HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask))
-        return false;
-    return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header));
-}
-
-// The newest version of a row, in `slot`; false when the row has been deleted, or moved to another
-// partition.
-bool fetch_newest(Relation relation, HeapTuple tuple, TupleTableSlot *slot) {
-    while (is_superseded(tuple)) {
-        ItemPointerData next = tuple->t_data->t_ctid;
-        if (HeapTupleHeaderIndicatesMovedPartitions(tuple->t_data) ||
-            ItemPointerEquals(&next, &tuple->t_self))
-            return false;
-        if (!table_tuple_fetch_row_version(relation, &next, SnapshotAny, slot))
-            elog(ERROR, "failed to fetch a later version of a row");
-        bool copied;
-        tuple = ExecFetchSlotHeapTuple(slot, false, &copied);
-    }
-    return true;
-}
-
-void record_update(Capture *capture, const Row &before, const Row &after) {
-    if (same_values(capture->values, before.values, before.nulls, after.values, after.nulls))
-        return;
-    if (likely(same_values(capture->key, before.values, before.nulls, after.values, after.nulls))) {
-        record(capture, Op::update, &before, &after);
-    } else {
-        record(capture, Op::remove, &before, nullptr);
-        record(capture, Op::insert, nullptr, &after);
-    }
-}
-
-// The row's `written` version is not its newest. What made it another is recorded already, with
-// smaller seqs than this record gets, so this record must not say anything that is over.
-void record_superseded(Capture *capture, const TriggerData *data, HeapTuple written_tuple,
-                       const Row *before, const Row &written) {
-    const auto same_key = [&](const Row &one, const Row &two) {
-        return same_values(capture->key, one.values, one.nulls, two.values, two.nulls);
-    };
-    TupleTableSlot *slot = table_slot_create(data->tg_relation, nullptr);
-    const bool there = fetch_newest(data->tg_relation, written_tuple, slot);
-    Row newest = {};
-    if (there) newest = row_of(*capture, slot);
-    const bool still = there && same_key(newest, written);
-    if (before == nullptr) {
-        if (still) record(capture, Op::insert, nullptr, &newest);
-    } else if (same_key(*before, written)) {
-        if (still) record_update(capture, *before, newest);
-    } else {
-        // The key was changed. Unless it is back, the old one is gone.
-        if (!there || !same_key(newest, *before)) record(capture, Op::remove, before, nullptr);
-        if (still) record(capture, Op::insert, nullptr, &newest);
-    }
-    ExecDropSingleTupleTableSlot(slot);
-}
-
-void refuse_use(const char *message) {
-    ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), errmsg("%s", message)));
-}
-
-const TriggerData *trigger_data(FunctionCallInfo fcinfo) {
-    if (!CALLED_AS_TRIGGER(fcinfo)) refuse_use("not called by trigger manager");
-    const TriggerData *data = reinterpret_cast<const TriggerData *>(fcinfo->context);
-    if (data->tg_trigger->tgnargs != 1) refuse_use("trigger needs one argument: the stream");
-    return data;
-}
-
-}  // namespace
-
 }  // namespace interlock::outbox
-
-using namespace interlock;
-using namespace interlock::outbox;
-
-/// outbox_capture() returns trigger: after each row of INSERT, UPDATE and DELETE.
-INTERLOCK_FUNCTION(interlock_outbox_capture) {
-    const TriggerData *data = trigger_data(fcinfo);
-    if (!TRIGGER_FIRED_AFTER(data->tg_event)) refuse_use("must be fired after the event");
-    if (!TRIGGER_FIRED_FOR_ROW(data->tg_event)) refuse_use("must be fired for each row");
-    Capture *capture = find_capture(data->tg_trigger, data->tg_relation);
-    const Row row = row_of(*capture, data->tg_trigslot);
-    if (TRIGGER_FIRED_BY_INSERT(data->tg_event)) {
-        if (unlikely(is_superseded(data->tg_trigtuple)))
-            record_superseded(capture, data, data->tg_trigtuple, nullptr, row);
-        else
-            record(capture, Op::insert, nullptr, &row);
-    } else if (TRIGGER_FIRED_BY_UPDATE(data->tg_event)) {
-        const Row after = row_of(*capture, data->tg_newslot);
-        if (unlikely(is_superseded(data->tg_newtuple)))
-            record_superseded(capture, data, data->tg_newtuple, &row, after);
-        else
-            record_update(capture, row, after);
-    } else {
-        record(capture, Op::remove, &row, nullptr);
-    }
-    PG_RETURN_POINTER(nullptr);
-}
-
-/// outbox_truncate() returns trigger: before TRUNCATE, a record for each row.
-INTERLOCK_FUNCTION(interlock_outbox_truncate) {
-    const TriggerData *data = trigger_data(fcinfo);
-    if (!TRIGGER_FIRED_BY_TRUNCATE(data->tg_event) || !TRIGGER_FIRED_BEFORE(data->tg_event))
-        refuse_use("must be fired before truncate");
-    Relation relation = data->tg_relation;
-    if (relation->rd_rel->relkind != RELKIND_RELATION) PG_RETURN_POINTER(nullptr);
-
-    // TRUNCATE removes every row, whatever the transaction's snapshot shows. It has locked the
-    // table, so the newest snapshot shows every row.
-    Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    TupleTableSlot *slot = table_slot_create(relation, nullptr);
-    TableScanDesc scan = table_beginscan(relation, snapshot, 0, nullptr);
-    MemoryContext each =
-        AllocSetContextCreate(CurrentMemoryContext, "interlock outbox row", ALLOCSET_DEFAULT_SIZES);
-    MemoryContext old = MemoryContextSwitchTo(each);
-    while (table_scan_getnextslot(scan, ForwardScanDirection, slot)) {
-        CHECK_FOR_INTERRUPTS();
-        Capture *capture = find_capture(data->tg_trigger, relation);
-        const Row row = row_of(*capture, slot);
-        record(capture, Op::remove, &row, nullptr);
-        MemoryContextReset(each);
-    }
-    MemoryContextSwitchTo(old);
-    MemoryContextDelete(each);
-    table_endscan(scan);
-    ExecDropSingleTupleTableSlot(slot);
-    UnregisterSnapshot(snapshot);
-    PG_RETURN_POINTER(nullptr);
-}

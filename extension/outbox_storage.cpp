@@ -12,10 +12,10 @@ namespace interlock::outbox {
 
 namespace {
 
-bool shows_a_record(Relation segment) {
+bool shows_a_record(Relation segment, DeadPages *dead) {
     bool any = false;
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-    scan_segment(segment, snapshot, [&](HeapTuple) {
+    scan_segment(segment, snapshot, dead, [&](HeapTuple) {
         any = true;
         return false;
     });
@@ -24,18 +24,18 @@ bool shows_a_record(Relation segment) {
 }
 
 // Returns whether it emptied the segment.
-bool empty_segment(Oid relid) {
+bool empty_segment(Oid relid, DeadPages *dead) {
     if (!ConditionalLockRelationOid(relid, AccessShareLock)) return false;
     Relation segment = try_relation_open(relid, NoLock);
-    const bool worth_it =
-        segment != nullptr && RelationGetNumberOfBlocks(segment) > 0 && !shows_a_record(segment);
+    const bool worth_it = segment != nullptr && RelationGetNumberOfBlocks(segment) > 0 &&
+                          !shows_a_record(segment, dead);
     if (segment != nullptr) relation_close(segment, NoLock);
     UnlockRelationOid(relid, AccessShareLock);
     if (!worth_it || !ConditionalLockRelationOid(relid, AccessExclusiveLock)) return false;
     // Whoever wrote here, took from here or removed something has ended by now: they keep their
     // locks until then. So what the newest snapshot does not show nobody will ever need.
     segment = try_relation_open(relid, NoLock);
-    const bool empty = segment != nullptr && !shows_a_record(segment);
+    const bool empty = segment != nullptr && !shows_a_record(segment, nullptr);
     if (segment != nullptr) relation_close(segment, NoLock);
     if (!empty) {
         UnlockRelationOid(relid, AccessExclusiveLock);
@@ -58,16 +58,19 @@ using namespace interlock::outbox;
 /// outbox_rotate(stream text) returns integer: how many segments it emptied.
 INTERLOCK_FUNCTION(interlock_outbox_rotate) {
     PreventCommandIfReadOnly("interlock.outbox_rotate()");
+    const char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
     AcceptInvalidationMessages();
-    const Stream stream = require_stream(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+    require_stream(name);
     // Not the segment that is being written, nor the next ones: this transaction may last.
     constexpr int in_use = 3;
     const std::int64_t lap = lap_of(last_seq(tables()));
     std::int32_t emptied = 0;
     for (int i = in_use; i < segments; ++i) {
-        const Oid relid = stream.relids[segment_of_lap(lap + i)];
         CHECK_FOR_INTERRUPTS();
-        if (OidIsValid(relid) && empty_segment(relid)) ++emptied;
+        const Stream &stream = require_stream(name);
+        const int k = segment_of_lap(lap + i);
+        if (OidIsValid(stream.relids[k]) && empty_segment(stream.relids[k], &stream.dead[k]))
+            ++emptied;
     }
     PG_RETURN_INT32(emptied);
 }
@@ -100,7 +103,7 @@ bool has_parked(const Tables &tables, const char *stream, std::int64_t upto) {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     Relation parked = relation_open(tables.parked, AccessShareLock);
     TupleDesc description = RelationGetDescr(parked);
-    scan_segment(parked, snapshot, [&](HeapTuple tuple) {
+    scan_segment(parked, snapshot, nullptr, [&](HeapTuple tuple) {
         if (seq_of(tuple) > upto) return true;
         bool null;
         const text *name =
@@ -121,7 +124,7 @@ INTERLOCK_FUNCTION(interlock_outbox_drained) {
     const char *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
     const std::int64_t upto = PG_GETARG_INT64(1);
     AcceptInvalidationMessages();
-    const Stream stream = require_stream(name);
+    const Stream &stream = require_stream(name);
     const Tables own = tables();
     // Segments first: what leaves them for the parked ones is found there, under the later
     // snapshot. The other way goes outbox_retry(), which is kept away.
@@ -130,7 +133,7 @@ INTERLOCK_FUNCTION(interlock_outbox_drained) {
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     for (int k = 0; k < segments && !found; ++k) {
         Relation segment = open_segment(stream, k, AccessShareLock);
-        scan_segment(segment, snapshot, [&](HeapTuple tuple) {
+        scan_segment(segment, snapshot, &stream.dead[k], [&](HeapTuple tuple) {
             found = seq_of(tuple) <= upto;
             return !found;
         });
@@ -146,12 +149,12 @@ INTERLOCK_FUNCTION(interlock_outbox_drained) {
 /// segment only the first record is looked at, and records are written nearly in order.
 INTERLOCK_FUNCTION(interlock_outbox_oldest) {
     AcceptInvalidationMessages();
-    const Stream stream = require_stream(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+    const Stream &stream = require_stream(text_to_cstring(PG_GETARG_TEXT_PP(0)));
     Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
     TimestampTz oldest = DT_NOEND;
     for (int k = 0; k < segments; ++k) {
         Relation segment = open_segment(stream, k, AccessShareLock);
-        scan_segment(segment, snapshot, [&](HeapTuple tuple) {
+        scan_segment(segment, snapshot, &stream.dead[k], [&](HeapTuple tuple) {
             bool null;
             const TimestampTz at = DatumGetTimestampTz(
                 heap_getattr(tuple, at_column + 1, RelationGetDescr(segment), &null));

@@ -34,8 +34,8 @@ struct Candidate {
     ItemPointerData place;
 };
 
-// By hash of the key: the first record that cannot be had. Another key of the same hash waits with
-// it, which does no harm.
+// By hash of the key: the first record that cannot be had in this call. Another key of the same
+// hash waits with it, which does no harm.
 struct Blocked {
     std::uint32_t hash;
     std::int64_t seq;
@@ -85,7 +85,7 @@ void block(Take *take, std::uint32_t hash, std::int64_t seq) {
 bool is_blocked(const Take &take, std::uint32_t hash, std::int64_t seq) {
     const Blocked *entry =
         static_cast<Blocked *>(hash_search(take.blocked, &hash, HASH_FIND, nullptr));
-    return entry != nullptr && entry->seq < seq;
+    return entry != nullptr && entry->seq <= seq;
 }
 
 // Whether another transaction seems to hold the record. Only saves trying to lock it, so it may be
@@ -180,7 +180,7 @@ void look_at_all(Take *take, Survey *survey) {
     for (int k = 0; k < segments; ++k) {
         Relation segment = segment_of_take(take, k);
         std::int64_t last_lap = -1;
-        scan_segment(segment, take->snapshot, [&](HeapTuple tuple) {
+        scan_segment(segment, take->snapshot, &take->stream->dead[k], [&](HeapTuple tuple) {
             if (look_at(take, segment, k, tuple)) {
                 const std::int64_t lap = lap_of(seq_of(tuple));
                 if (lap != last_lap) add_lap(survey, lap);
@@ -198,7 +198,7 @@ void look_at_laps(Take *take, Survey *survey) {
         const int k = segment_of_lap(lap);
         Relation segment = segment_of_take(take, k);
         bool any = false;
-        scan_segment(segment, take->snapshot, [&](HeapTuple tuple) {
+        scan_segment(segment, take->snapshot, &take->stream->dead[k], [&](HeapTuple tuple) {
             const std::int64_t seq = seq_of(tuple);
             if (lap_of(seq) == lap && seq <= survey->upto)
                 any = look_at(take, segment, k, tuple) || any;
@@ -267,8 +267,8 @@ void take_records(Take *take, Survey *survey) {
         else
             look_at_all(take, survey);
         if (lock_candidates(take)) continue;
-        if (!by_laps || take->taken_count > 0) return;
-        by_laps = false;  // nothing is to be had of what there was: look at what has come since
+        if (!by_laps) return;
+        by_laps = false;  // no more is to be had of what there was: look at what has come since
     }
 }
 

@@ -84,6 +84,13 @@ extern "C" {
 #define pg_class_ownercheck(relid, role) object_ownercheck(RelationRelationId, relid, role)
 #endif
 
+// The number of the file that a relation is stored in.
+#if PG_VERSION_NUM >= 160000
+#define relation_file(relation) ((relation)->rd_locator.relNumber)
+#else
+#define relation_file(relation) ((relation)->rd_node.relNode)
+#endif
+
 #if PG_VERSION_NUM < 150000
 #define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
 #endif

@@ -104,6 +104,11 @@ CREATE FUNCTION interlock.outbox_truncate() RETURNS trigger
 LANGUAGE C AS 'MODULE_PATHNAME', 'interlock_outbox_truncate';
 COMMENT ON FUNCTION interlock.outbox_truncate() IS 'trigger (stream): before TRUNCATE, records the deletion of each row';
 
+CREATE FUNCTION interlock.outbox_record_rows(relation regclass, lineage regclass, stream text, come boolean) RETURNS bigint
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_outbox_record_rows';
+COMMENT ON FUNCTION interlock.outbox_record_rows(regclass, regclass, text, boolean) IS
+    'records each row of a table as inserted (or as deleted), because the table has come to (or left) an attached table';
+
 CREATE FUNCTION interlock.outbox_default_key(relation regclass) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -119,7 +124,7 @@ AS $$
     )
     SELECT p.names || ARRAY(SELECT DISTINCT g.key_column FROM line JOIN interlock.guarded_table g ON g.relid = line.relid
                              WHERE g.key_column <> ALL (p.names))
-      FROM primary_key p
+      FROM primary_key p WHERE p.names IS NOT NULL
 $$;
 COMMENT ON FUNCTION interlock.outbox_default_key(regclass) IS 'columns of the primary key, and the shard key of a sharded table; NULL where there is no primary key';
 
@@ -147,7 +152,7 @@ BEGIN
     END IF;
     IF NOT EXISTS (
         SELECT FROM pg_index x
-         WHERE x.indrelid = relation AND x.indisunique AND x.indisvalid AND x.indpred IS NULL AND x.indexprs IS NULL
+         WHERE x.indrelid = relation AND x.indisunique AND x.indisvalid AND x.indimmediate AND x.indpred IS NULL AND x.indexprs IS NULL
            AND NOT EXISTS (
                SELECT FROM unnest(x.indkey::smallint[]) WITH ORDINALITY AS k(number, position)
                         JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.number
@@ -156,7 +161,7 @@ BEGIN
         RAISE EXCEPTION 'key of table "%" contains no unique key', relation
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   DETAIL = format('The key given is (%s).', (SELECT string_agg(quote_ident(c), ', ') FROM unnest(key) AS c)),
-                  HINT = 'A record must name one row: include the columns of a unique index without WHERE.';
+                  HINT = 'A record must name one row: include the columns of a unique index that is not partial and not deferrable.';
     END IF;
 END
 $$;
@@ -416,17 +421,27 @@ COMMENT ON FUNCTION interlock.outbox_held(bigint[], boolean) IS
     'records that this transaction has taken and not removed; an error for any other. failed: holds back later ones of their keys';
 
 CREATE FUNCTION interlock.outbox_park(seqs bigint[], error text) RETURNS integer
-LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    parked bigint[];
 BEGIN
-    INSERT INTO interlock.outbox_parked
-    SELECT h.*, coalesce(t.tries, 0), outbox_park.error, clock_timestamp()
-      FROM interlock.outbox_held(seqs, false) h LEFT JOIN interlock.outbox_try t ON t.seq = h.seq;
-    RETURN interlock.outbox_done(seqs);
+    -- Having waited for an outbox_retry() that is under way, this sees what it has done.
+    LOCK TABLE interlock.outbox_parked IN ROW EXCLUSIVE MODE;
+    WITH aside AS (
+        INSERT INTO interlock.outbox_parked
+        SELECT h.*, coalesce(t.tries, 0), outbox_park.error, clock_timestamp()
+          FROM interlock.outbox_held(coalesce(outbox_park.seqs, '{}'), false) h LEFT JOIN interlock.outbox_try t ON t.seq = h.seq
+         WHERE outbox_park.error IS NOT NULL
+            OR EXISTS (SELECT FROM interlock.outbox_parked p
+                        WHERE p.key = h.key AND p.stream = h.stream AND p.table_name = h.table_name AND p.seq < h.seq)
+        RETURNING seq)
+    SELECT coalesce(array_agg(a.seq), '{}') INTO parked FROM aside a;
+    RETURN interlock.outbox_done(parked);
 END
 $$;
 COMMENT ON FUNCTION interlock.outbox_park(bigint[], text) IS
-    'sets records that this transaction has taken aside; later ones of their keys then come with parked = true';
+    'sets records that this transaction has taken aside; later ones of their keys then come with parked = true. Without an error: only where an earlier one of the key is still parked; the others stay in the stream. Returns how many';
 
 CREATE FUNCTION interlock.outbox_failed(seq bigint, error text, max_tries integer DEFAULT 5) RETURNS boolean
 LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
