@@ -253,8 +253,10 @@ SELECT count(*) FROM interlock.outbox_try;
 
 SELECT interlock.outbox_detach('item');
 SELECT interlock.outbox_drop_stream('default', true);
-SELECT count(*) FROM pg_class WHERE relnamespace = 'interlock'::regnamespace AND relname ~ '^outbox_default_';
-DROP EXTENSION interlock CASCADE;
-DROP TABLE item, child, stranger, no_key, nullable, deferred, unlogged, part_3 CASCADE;
+SELECT interlock.outbox_drop_stream('days');
+SELECT count(*) FROM pg_class WHERE relnamespace = 'interlock'::regnamespace AND relname ~ '^outbox_(default|days)_';
+DROP VIEW changes;
+DROP TABLE item, child, stranger, no_key, nullable, deferred, unlogged, part_3;
 DROP FUNCTION rename_item, again, on_item;
+DROP OWNED BY regress_writer, regress_consumer;
 DROP ROLE regress_writer, regress_consumer;

@@ -39,11 +39,12 @@ COMMENT ON COLUMN interlock.outbox_stream.retries IS 'counts outbox_retry(): con
 
 CREATE TABLE interlock.outbox_table (
     relid regclass NOT NULL,
-    stream text NOT NULL REFERENCES interlock.outbox_stream (name),
+    stream text NOT NULL,
     columns text[],
     key text[] NOT NULL CHECK (cardinality(key) > 0),
     PRIMARY KEY (relid, stream)
 );
+-- (No foreign key to outbox_stream: a dump may be restored in any order.)
 COMMENT ON TABLE interlock.outbox_table IS 'tables given to outbox_attach(); their partitions and children are recorded with them';
 COMMENT ON COLUMN interlock.outbox_table.columns IS 'what is recorded, besides the key; NULL: every column';
 
@@ -171,6 +172,8 @@ COMMENT ON FUNCTION interlock.outbox_check_columns(regclass, text[], text[]) IS
 CREATE FUNCTION interlock.outbox_make_stream(stream text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    segment text;
 BEGIN
     IF EXISTS (SELECT FROM interlock.outbox_stream s WHERE s.name = stream) THEN
         RETURN;
@@ -180,7 +183,11 @@ BEGIN
         RETURN;
     END IF;
     FOR k IN 0..31 LOOP
-        EXECUTE format('CREATE TABLE interlock.%I () INHERITS (interlock.outbox) USING heap', format('outbox_%s_%s', stream, k));
+        segment := format('interlock.%I', format('outbox_%s_%s', stream, k));
+        -- One that is there already comes from a dump without data.
+        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits i
+                               WHERE i.inhrelid = to_regclass(segment) AND i.inhparent = 'interlock.outbox'::regclass);
+        EXECUTE format('CREATE TABLE %s () INHERITS (interlock.outbox) USING heap', segment);
     END LOOP;
     INSERT INTO interlock.outbox_stream (name) VALUES (stream);
 END
