@@ -120,13 +120,15 @@ std::int64_t RepairCheck::mend(const std::vector<Judged> &judged) {
     std::int64_t mended = 0;
     for (std::size_t shard = 0; shard < by_shard.size(); ++shard) {
         if (by_shard[shard].empty()) continue;
-        mended += cluster_.database()
-                      .query_within(cluster_.timeouts().scan,
-                                    "SELECT interlock.index_mend($1, $2, $3::pg_catalog.jsonb)",
-                                    {Param::of_text(cluster_.model().name),
-                                     Param::of_text(cluster_.shard_name(shard)),
-                                     Param::of_text(json_array(by_shard[shard]))})
-                      .int64(0, 0);
+        const std::vector<Param> values{Param::of_text(cluster_.model().name),
+                                        Param::of_text(cluster_.shard_name(shard)),
+                                        Param::of_text(json_array(by_shard[shard]))};
+        mended += cluster_.without_walking([&] {
+            return cluster_.database()
+                .query_within(cluster_.timeouts().scan,
+                              "SELECT interlock.index_mend($1, $2, $3::pg_catalog.jsonb)", values)
+                .int64(0, 0);
+        });
     }
     return mended;
 }

@@ -30,6 +30,15 @@ class RepairCluster {
     [[nodiscard]] const IndexModel &model() const { return model_; }
 
     [[nodiscard]] ControlConnection &database() { return *database_; }
+    /// Runs an action that does not walk over the index, and sorts what it has in hand.
+    template <typename Action>
+    auto without_walking(Action action) {
+        if (!by_key_) return action();
+        database_->query("SELECT pg_catalog.set_config('enable_sort', 'on', false)");
+        auto result = action();
+        database_->query("SELECT pg_catalog.set_config('enable_sort', 'off', false)");
+        return result;
+    }
     /// `position` is one in model().shards.
     [[nodiscard]] ControlConnection &shard(std::size_t position) { return *shards_[position]; }
     [[nodiscard]] const std::string &shard_name(std::size_t position) const {
