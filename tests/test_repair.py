@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from conftest import remove
-from support.indexed import ENTRIES, INDEX, INDEXER, IndexedCluster
+from support.indexed import ENTRIES, INDEX, IndexedCluster
 from support.order_cluster import make_orders
 from support.placement import bucket_of
 from support.router import BINARY, SLACK, environment
@@ -27,6 +27,7 @@ class RepairCluster(IndexedCluster):
 
     def __init__(self, base, owner):
         super().__init__(base, owner, rows=make_orders(COUNT, 100))
+        self.samples = []  # buckets can only be given away empty
 
     def up(self):
         self.make().fill_index()
@@ -364,6 +365,92 @@ def test_tombstones_are_held_while_it_runs(index):
     index.report("--restart")
 
 
+# -- each of its looks is needed, in its place ---------------------------------------------------------
+
+def waits(instance):
+    return instance.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                          " AND application_name = 'interlock repair'", dbname="postgres")
+
+
+class Caught:
+    """A dry run that has a candidate and has looked at its entry, but not at its row: somebody has locked the table.
+
+    Without that lock there would be no telling between which of its looks a change comes.
+    """
+
+    LOCK = "LOCK TABLE orders IN ACCESS EXCLUSIVE MODE"
+
+    def __init__(self, index, order, silently):
+        self.index, self.order, self.shard = index, order, index.shard_of(order.user_id)
+        first, self.holder = (self.shard.connect(autocommit=False) for _ in range(2))
+        if silently:
+            first.execute("SET session_replication_role = replica")
+        first.execute(self.LOCK)
+        # The walk has read the entries and waits for the rows ...
+        self.repair = index.start_repair("--wait", "1ms", "--shard", index.shard_name(order.user_id))
+        wait_until(lambda: waits(self.shard), 20, "repair waits for the rows")
+        # ... the holder waits behind it, so that it comes before the next look ...
+        waiting = threading.Thread(target=self.holder.execute, args=(self.LOCK,))
+        waiting.start()
+        wait_until(lambda: self.shard.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s",
+                                            self.holder.info.backend_pid), 20, "the holder waits")
+        # ... and what the walk will see of the row is not what it has seen of the entry.
+        self.set(first, 81)
+        first.commit()
+        waiting.join(20)
+        wait_until(lambda: waits(self.shard), 20, "repair waits for the row")
+        first.close()
+
+    def set(self, connection, merchant):
+        connection.execute("UPDATE orders SET merchant_id = %s WHERE order_id = %s", (merchant, self.order.order_id))
+
+    def report(self):
+        out, err = self.repair.communicate(timeout=30)
+        self.holder.close()
+        assert self.repair.returncode in (0, 3), err
+        lines = [json.loads(line) for line in out.splitlines()]
+        return lines[-1], lines[:-1]
+
+
+def test_a_change_applied_between_the_looks_at_entry_and_row_is_not_wrong(index):
+    caught = Caught(index, index.orders[40], silently=False)
+    index.drain()
+    caught.holder.rollback()
+    report, lines = caught.report()
+    assert counts(report) == (0, 0, 0) and report["pending"] == 0, lines
+    index.equal()
+
+
+def test_a_change_made_before_the_look_at_the_row_is_seen_in_the_outbox(index):
+    caught = Caught(index, index.orders[41], silently=True)
+    caught.set(caught.holder, 82)
+    caught.holder.commit()
+    report, lines = caught.report()
+    assert counts(report) == (0, 0, 0) and report["pending"] == 1, lines
+    index.drain()
+    index.equal()
+
+
+def test_a_change_made_and_applied_after_the_look_at_the_row_is_not_wrong(index):
+    caught = Caught(index, index.orders[42], silently=True)
+    with index.idx.connect(autocommit=False) as consumer, caught.shard.connect(autocommit=False) as source:
+        consumer.execute(f"LOCK TABLE {ENTRIES} IN ACCESS EXCLUSIVE MODE")
+        caught.holder.rollback()
+        wait_until(lambda: waits(index.idx), 20, "repair waits for the entry")
+        index.update(caught.order, merchant_id=83)
+        taken = source.execute("SELECT seq, route_version, new::text FROM interlock.outbox_take(10, %s)",
+                               (INDEX,)).fetchall()
+        records = [{"s": seq, "v": version, "op": "U", "r": json.loads(new)} for seq, version, new in taken]
+        consumer.execute("SELECT interlock.index_apply(%s, %s, %s)",
+                         (INDEX, index.shard_name(caught.order.user_id), json.dumps(records)))
+        source.execute("SELECT interlock.outbox_done(%s)", ([seq for seq, *_ in taken],))
+        consumer.commit()
+        source.commit()
+    report, lines = caught.report()
+    assert counts(report) == (0, 0, 0) and report["pending"] == 0, lines
+    index.equal()
+
+
 # -- interrupted, twice, down ----------------------------------------------------------------------------
 
 def position(cluster):
@@ -566,3 +653,25 @@ def test_a_change_left_in_the_outbox_of_the_former_owner_is_pending(index):
     index.drain()
     assert index.report()[0]["pending"] == 0
     index.equal()
+
+
+def test_rows_that_a_move_has_left_behind_are_not_looked_at(index):
+    """Until a move is cleaned up, its rows are on both shards."""
+    order = index.orders[44]._replace(merchant_id=77)
+    other = next(shard for shard in index.shards if shard != index.shard_name(order.user_id))
+
+    def change(text, *parameters):
+        with index.instances[other].connect() as connection, connection.transaction():
+            connection.execute("SET LOCAL session_replication_role = replica")
+            # The guard takes the bucket for the shard's own; this is over before anybody else sees it.
+            connection.execute("INSERT INTO interlock.bucket_state (keyspace, bucket, state, route_version)"
+                               " VALUES ('accounts', %s, 'owned', 0)", (bucket_of(order.user_id),))
+            connection.execute(text, parameters)
+            connection.execute("DELETE FROM interlock.bucket_state WHERE bucket = %s", (bucket_of(order.user_id),))
+
+    change(f"INSERT INTO orders VALUES ({', '.join(['%s'] * len(order))})", *order)
+    try:
+        report, differences = index.report()
+        assert counts(report) == (0, 0, 0) and report["scanned"] == len(index.orders), differences
+    finally:
+        change("DELETE FROM orders WHERE order_id = %s", order.order_id)
