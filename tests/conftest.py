@@ -1,5 +1,6 @@
 """Fixtures of the multi-instance tests. INTERLOCK_BIN names the router to test (build/interlock)."""
 
+import hashlib
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ from support.cluster import Cluster
 from support.drivers import Drivers
 from support.indexed import IndexedCluster
 from support.order_cluster import OrdersCluster
+from support.outbox import Outbox
 from support.postgres import Postgres
 from support.router import BINARY
 from support.shop import Shops
@@ -222,6 +224,16 @@ def instance(owner, new_folder, request):
     finally:
         server.stop("immediate")
         server.check_log()
+
+
+@pytest.fixture
+def outbox(instance, request):
+    """A database of the test's own, in the module's instance, with the extension."""
+    name = "outbox_" + hashlib.sha1(request.node.name.encode()).hexdigest()[:12]
+    database = Outbox(instance, name).create()
+    yield database
+    database.drop()
+    instance.check_log()
 
 
 @pytest.fixture(scope="module")

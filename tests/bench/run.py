@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line pg keyset scatter]
+    run.py [--quick] [--only guard route catalog line pg keyset scatter outbox]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -34,6 +34,7 @@ PARTS = {
     "pg": lambda: [*PYTHON, HERE / "pg_bench.py"],
     "keyset": lambda: [*PYTHON, HERE / "keyset_bench.py"],
     "scatter": lambda: [*PYTHON, HERE / "scatter_bench.py"],
+    "outbox": lambda: [*PYTHON, HERE / "outbox_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -79,6 +80,13 @@ TARGETS = {
         lambda v: v >= 2) for mode in ("simple", "extended") for quantile in ("p50", "p99")},
     "page 1,000 over 3 shards / page 1, p50": (
         "scatter", lambda r: r["depth"]["page 1000 / page 1"]["p50"], "<= 1.1", lambda v: v <= 1.1),
+    # What a trigger adds to a row, in CPU time of the backend; all in turn, the median of the rounds' own ratios.
+    **{f"outbox trigger / PL/pgSQL trigger, {way}": (
+        "outbox", lambda r, way=way: r["trigger"][way]["cpu_us"]["cost_ratio"]["median_of_rounds"], "<= 0.5", lambda v: v <= 0.5)
+       for way in ("INSERT, one row", "INSERT, many rows", "COPY")},
+    **{f"drain of 1,000,000 records {beside}: last tenth / first tenth, CPU a record": (
+        "outbox", lambda r, beside=beside: r["drain"][beside]["last_tenth/first_tenth"]["cpu"], "<= 1.5", lambda v: v <= 1.5)
+       for beside in ("alone", "beside an old snapshot", "beside an old snapshot with locks")},
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (
@@ -97,6 +105,10 @@ BESIDE = {
     "page 1,000 / page 1": lambda r: {
         "server's CPU": r["late"]["page 1000/page 1"]["cpu_us"]["median_of_rounds"],
         "OFFSET instead": r["late"]["OFFSET 49950/page 1"]["latency_us"]["median_of_rounds"]},
+    **{f"outbox trigger / PL/pgSQL trigger, {way}": lambda r, way=way: {
+        "of the best rounds": r["trigger"][way]["cpu_us"]["cost_ratio"]["of_the_best"],
+        "by the clock": r["trigger"][way]["clock_us"]["cost_ratio"]["median_of_rounds"]}
+       for way in ("INSERT, one row", "INSERT, many rows", "COPY")},
     "single-row UPDATE with guard / without": lambda r: {
         "alternating runs": r["update"]["per_second"]["ratio"]["guard"],
         "alternating runs, per CPU second": r["update"]["per_cpu_second"]["ratio"]["guard"],
