@@ -86,15 +86,19 @@ class Batch {
         outcome_.taken = records_.size();
     }
 
-    /// Later changes of a key whose change is set aside wait there with it.
+    /// Later changes of a key whose change is set aside wait there with it. If that one has been
+    /// put back meanwhile, they are left for the next batch.
     void park_behind() {
         std::string seqs;
+        std::size_t count = 0;
         for (const Record &record : records_)
-            if (record.parked) append_seq(seqs, record, ++outcome_.parked_behind);
-        if (outcome_.parked_behind == 0) return;
-        shard_.query("SELECT interlock.outbox_park($1::pg_catalog.int8[], $2)",
-                     {Param::of_text(seqs + "}"),
-                      Param::of_text("an earlier change of the same key is set aside")});
+            if (record.parked) append_seq(seqs, record, ++count);
+        if (count == 0) return;
+        outcome_.parked_behind = static_cast<std::size_t>(
+            shard_
+                .query("SELECT interlock.outbox_park($1::pg_catalog.int8[], NULL)",
+                       {Param::of_text(seqs + "}")})
+                .int32(0, 0));
     }
 
     static void append_seq(std::string &list, const Record &record, std::size_t nth) {

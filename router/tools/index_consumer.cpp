@@ -133,15 +133,22 @@ void IndexConsumer::run() {
 
 void IndexConsumer::connect() {
     const std::shared_ptr<const RouteTable> now = routes();
+    const auto open = [&](const std::string &member) {
+        auto connection =
+            open_member(*now, member_named(*now, member), "interlock index", settings_.timeout);
+        // A consumer whose machine is gone, or that is stopped, must not hold records for ever.
+        connection->query(
+            "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, false)",
+            {Param::of_text(std::to_string(2 * settings_.timeout))});
+        return connection;
+    };
     if (!database_) {
-        database_ = open_member(*now, member_named(*now, task_.database), "interlock index",
-                                settings_.timeout);
+        database_ = open(task_.database);
         database_->query("SELECT interlock.index_join($1, $2)",
                          {Param::of_text(task_.index), Param::of_text(task_.shard)});
     }
     if (!shard_) {
-        shard_ = open_member(*now, member_named(*now, task_.shard), "interlock index",
-                             settings_.timeout);
+        shard_ = open(task_.shard);
         // A removal that a crash takes back is made again, without effect. Before a shard is told
         // to be drained, its removals are made durable: see passed_horizon().
         shard_->execute("SET synchronous_commit = off");

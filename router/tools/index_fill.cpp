@@ -44,6 +44,7 @@ class Backfill {
     }
 
     int run() {
+        require_rights();
         const std::unique_ptr<ControlConnection> lock = take_lock();
         bool restart = request_.restart;
         for (;;) {
@@ -67,6 +68,19 @@ class Backfill {
         std::string shard;
         bool restart;
     };
+
+    /// Hours of reading must not end in a refusal.
+    void require_rights() {
+        const std::unique_ptr<ControlConnection> catalog = access_.connect();
+        const Rows rights = catalog->query(
+            "SELECT pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), CURRENT_USER "
+            "FROM (SELECT 'interlock.index_ready(text, boolean)'::pg_catalog.regprocedure) AS "
+            "p(oid)");
+        if (rights.boolean(0, 0)) return;
+        throw ControlError(
+            "42501", "catalog: \"" + rights.text(0, 1) + "\" may not mark indexes as ready", {},
+            "In the catalog, run: SELECT interlock.grant_indexer('" + rights.text(0, 1) + "');");
+    }
 
     std::unique_ptr<ControlConnection> take_lock() {
         const auto routes = access_.routes();

@@ -1,5 +1,6 @@
 // `interlock index run`: a consumer for each index and shard of the route version in force.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <iostream>
 #include <map>
@@ -57,7 +58,7 @@ class Consumers {
         while (!wait())
             if (auto routes = take_newest()) follow(std::move(routes));
         log_info("told to end: finishing the batches in progress");
-        stop_all();
+        stop_or_leave();
         return 0;
     }
 
@@ -72,7 +73,11 @@ class Consumers {
         bool told = false;
         while (!told && at_work())
             told = wait();
-        bool drained = !told;
+        if (told) {
+            stop_or_leave();
+            return 0;
+        }
+        bool drained = true;
         std::uint64_t applied = 0, parked = 0;
         for (const auto &[key, consumer] : consumers_) {
             drained = drained && consumer->succeeded();
@@ -82,7 +87,6 @@ class Consumers {
         stop_all();
         log_info("applied %llu records, set aside %llu", static_cast<unsigned long long>(applied),
                  static_cast<unsigned long long>(parked));
-        if (told) return 0;
         return !drained ? 1 : parked > 0 ? 3 : 0;
     }
 
@@ -154,6 +158,32 @@ class Consumers {
                             routes->version);
         if (names_.empty() && routes->indexes.empty())
             log_info("route version %d has no indexes", routes->version);
+    }
+
+    /// Ends with the batches in progress, if that does not take too long: a database that does not
+    /// answer, or another signal, ends it without. Crashing is safe at any point, so is this.
+    void stop_or_leave() {
+        for (const auto &[key, consumer] : consumers_)
+            consumer->stop();
+        signalfd_siginfo info{};
+        [[maybe_unused]] const auto got = ::read(signals_.get(), &info, sizeof info);
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+        for (;;) {
+            const bool at_work =
+                std::any_of(consumers_.begin(), consumers_.end(),
+                            [](const auto &entry) { return !entry.second->ended(); });
+            if (!at_work) return stop_all();
+            const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+                deadline - std::chrono::steady_clock::now());
+            pollfd fds[2] = {{event_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+            if (left.count() > 0) (void)::poll(fds, 2, static_cast<int>(left.count()));
+            if (fds[1].revents != 0 || left.count() <= 0) break;
+            std::uint64_t count = 0;
+            if (fds[0].revents != 0) [[maybe_unused]]
+                const auto read = ::read(event_.get(), &count, sizeof count);
+        }
+        log_warning("batches in progress are left; they will be done again");
+        ::_exit(0);
     }
 
     void stop_all() {
