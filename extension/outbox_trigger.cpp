@@ -53,7 +53,7 @@ bool key_is_there(Capture *capture, Relation relation, const Row &row) {
                                row.values[form->indkey.values[i] - 1]);
     }
     TupleTableSlot *slot = table_slot_create(relation, nullptr);
-    IndexScanDesc scan = index_beginscan(relation, index, SnapshotSelf, form->indnkeyatts, 0);
+    IndexScanDesc scan = begin_index_scan(relation, index, SnapshotSelf, form->indnkeyatts);
     index_rescan(scan, keys, form->indnkeyatts, nullptr, 0);
     Jsonb *key = row_json(capture->key, row.values, row.nulls);
     bool found = false;

@@ -84,6 +84,19 @@ extern "C" {
 #define pg_class_ownercheck(relid, role) object_ownercheck(RelationRelationId, relid, role)
 #endif
 
+#if PG_VERSION_NUM >= 180000
+#define begin_index_scan(table, index, snapshot, keys)                                             \
+    index_beginscan(table, index, snapshot, nullptr, keys, 0)
+#else
+#define begin_index_scan(table, index, snapshot, keys)                                             \
+    index_beginscan(table, index, snapshot, keys, 0)
+#endif
+
+#if PG_VERSION_NUM < 150000
+#define heap_fetch(table, snapshot, tuple, buffer, keep)                                           \
+    heap_fetch(table, snapshot, tuple, buffer)
+#endif
+
 // The number of the file that a relation is stored in.
 #if PG_VERSION_NUM >= 160000
 #define relation_file(relation) ((relation)->rd_locator.relNumber)

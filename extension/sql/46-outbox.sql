@@ -256,16 +256,17 @@ CREATE FUNCTION interlock.outbox_make_triggers(relation regclass, stream text) R
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    foreign_member regclass;
+    member record;
     wanted record;
     present "char";
 BEGIN
-    SELECT m.relid INTO foreign_member FROM interlock.family_tree(relation) m JOIN pg_class c ON c.oid = m.relid
-     WHERE c.relkind NOT IN ('r', 'p') LIMIT 1;
+    SELECT m.relid, c.relkind INTO member FROM interlock.family_tree(relation) m JOIN pg_class c ON c.oid = m.relid
+     WHERE c.relkind NOT IN ('r', 'p') OR c.relpersistence <> 'p' LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'foreign table "%" cannot be recorded in the outbox', foreign_member
+        RAISE EXCEPTION 'table "%" cannot be recorded in the outbox', member.relid
             USING ERRCODE = 'feature_not_supported',
-                  DETAIL = 'Its rows change without this database.';
+                  DETAIL = CASE WHEN member.relkind IN ('r', 'p') THEN 'It is temporary or unlogged: its rows can be lost without a record.'
+                                ELSE 'It is a foreign table: its rows change without this database.' END;
     END IF;
     FOR wanted IN SELECT * FROM interlock.outbox_triggers(relation, stream) LOOP
         -- Row triggers of a partitioned table have been cloned to its partitions by now.
