@@ -130,8 +130,15 @@ void sift_up(Take *take) {
     }
 }
 
+std::int32_t lacking(const Take &take) {
+    return take.wanted - take.taken_count;
+}
+
+// Others want the same records, the oldest: with none to spare, whoever comes second gets nothing.
 bool is_full(const Take &take) {
-    return take.candidate_count == take.wanted - take.taken_count;
+    constexpr std::int32_t most_spare = 2000;
+    const std::int32_t lack = lacking(take);
+    return take.candidate_count >= lack + Min(lack, most_spare / 8) * 8;
 }
 
 void add_candidate(Take *take, std::int64_t seq, int segment, const ItemPointerData &place) {
@@ -193,7 +200,7 @@ void look_at_all(Take *take, Survey *survey) {
 
 // The laps of the last survey, the oldest first, until there are enough candidates.
 void look_at_laps(Take *take, Survey *survey) {
-    for (int i = 0; i < survey->count && !is_full(*take);) {
+    for (int i = 0; i < survey->count && take->candidate_count < lacking(*take);) {
         const std::int64_t lap = survey->laps[i];
         const int k = segment_of_lap(lap);
         Relation segment = segment_of_take(take, k);
@@ -222,7 +229,7 @@ bool lock_candidates(Take *take) {
     bool lost = false;
     qsort(take->candidates, static_cast<std::size_t>(take->candidate_count), sizeof(Candidate),
           by_seq);
-    for (int i = 0; i < take->candidate_count; ++i) {
+    for (int i = 0; i < take->candidate_count && lacking(*take) > 0; ++i) {
         CHECK_FOR_INTERRUPTS();
         const Candidate &candidate = take->candidates[i];
         Relation segment = take->open[candidate.segment];
@@ -258,6 +265,15 @@ bool lock_candidates(Take *take) {
     return lost;
 }
 
+// What others have removed meanwhile is not looked at again. A record that the new snapshot shows
+// and the old one did not was committed later, so no record of its key that the old one showed is
+// newer.
+void look_again(Take *take) {
+    UnregisterSnapshot(take->snapshot);
+    take->upto = last_seq(take->tables);
+    take->snapshot = RegisterSnapshot(GetLatestSnapshot());
+}
+
 // Looks and locks, again when others were quicker.
 void take_records(Take *take, Survey *survey) {
     bool by_laps = survey->count > 0;
@@ -266,7 +282,10 @@ void take_records(Take *take, Survey *survey) {
             look_at_laps(take, survey);
         else
             look_at_all(take, survey);
-        if (lock_candidates(take)) continue;
+        if (lock_candidates(take)) {
+            look_again(take);
+            continue;
+        }
         if (!by_laps) return;
         by_laps = false;  // no more is to be had of what there was: look at what has come since
     }
