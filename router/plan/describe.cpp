@@ -1,6 +1,7 @@
 #include "plan/describe.h"
 
 #include "base/log.h"
+#include "plan/index_choice.h"
 #include "plan/scatter_values.h"
 
 namespace interlock {
@@ -121,10 +122,49 @@ std::string describe_rows(const sql::Scatter &scatter, const Values &values) {
                                                                  : "LIMIT + OFFSET";
 }
 
+/// Why a page comes from all shards though an index has its name, or might have; empty: it has not.
+std::string describe_choice(const IndexChoice &choice) {
+    using Why = IndexChoice::Why;
+    switch (choice.why) {
+    case Why::index:
+    case Why::none: return {};
+    case Why::not_known: return "not used, unless the keyset that the parameter names has one";
+    case Why::not_ready: return "not used, it is not filled yet";
+    case Why::other_table: return "not used, it is of another table";
+    case Why::hint: return "not used, the statement's hint says scatter";
+    case Why::spelling: return "not used, the call is spelled in a way that the router cannot edit";
+    }
+    return {};
+}
+
+/// Of a page that comes from an index.
+void describe_index(const GlobalIndex &index, const sql::Scatter &scatter, const Values &values,
+                    const RouteTable &routes, RouteDescription &out) {
+    out.all_shards = true;
+    const Table &table = routes.tables[scatter.table];
+    std::vector<std::string> &lines = out.lines;
+    lines.push_back("plan: a page of a global index; rows from the shards of its entries, each "
+                    "looked at again");
+    lines.push_back("table: " + table.sql_name);
+    lines.push_back("index: " + index.name + " in database " + routes.shards[index.database].name);
+    const std::size_t shards = shards_of_keyspace(routes, table.keyspace).size();
+    lines.push_back(format("shards: those of the entries, of %zu of keyspace %s", shards,
+                           routes.keyspaces[table.keyspace].name.c_str()));
+    const auto size = scatter_integer(scatter.page_size, values, "page_size");
+    lines.push_back("rows of the page: " + (size && !*size ? std::to_string(index.default_page)
+                                                           : describe_rows(scatter, values)));
+    lines.push_back("allowed by: a keyset page needs no permission");
+}
+
 void describe_scatter(const sql::Scatter &scatter, const Values &values, const RouteTable &routes,
                       bool session_allows, RouteDescription &out) {
     if (scatter.unless_allowed != nullptr && !session_allows) {
         describe_refusal(*scatter.unless_allowed, out);
+        return;
+    }
+    const IndexChoice choice = choose_index(scatter, values, routes);
+    if (choice.index != nullptr) {
+        describe_index(*choice.index, scatter, values, routes, out);
         return;
     }
     out.all_shards = true;
@@ -132,6 +172,8 @@ void describe_scatter(const sql::Scatter &scatter, const Values &values, const R
     std::vector<std::string> &lines = out.lines;
     lines.push_back(std::string("plan: ") + describe_kind(scatter));
     lines.push_back("table: " + table.sql_name);
+    if (const std::string why = describe_choice(choice); !why.empty())
+        lines.push_back("index: " + (choice.name.empty() ? "" : choice.name + " ") + why);
     const std::vector<ShardIndex> shards = shards_of_keyspace(routes, table.keyspace);
     std::string names;
     for (const ShardIndex shard : shards)

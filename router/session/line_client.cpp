@@ -248,6 +248,11 @@ void LineClient::append_status() {
                        number(scatters.started), number(scatters.failed), number(scatters.partial),
                        number(scatters.statements), number(scatters.fetched),
                        number(scatters.returned), number(scatters.cancelled), scatters.draining));
+    const IndexPageCounters &pages = worker_.index_pages;
+    out_.append(format(" index_pages=%llu index_failed=%llu index_rounds=%llu index_entries=%llu "
+                       "index_filtered=%llu",
+                       number(pages.pages), number(pages.failed), number(pages.rounds),
+                       number(pages.entries), number(pages.filtered)));
     if (routes) {
         for (const Shard &shard : routes->table->shards) {
             const PoolCounters counters = worker_.pools().counters(shard.name);

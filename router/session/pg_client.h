@@ -18,10 +18,10 @@
 
 #include "plan/single_shard.h"
 #include "server/pools.h"
+#include "session/merged_rows.h"
 #include "session/pg_exchange.h"
 #include "session/pg_login.h"
 #include "session/pg_shared.h"
-#include "session/scatter.h"
 #include "session/scatter_budget.h"
 #include "session/session.h"
 #include "session/worker.h"
@@ -281,10 +281,10 @@ class PgClient final : public Client, private ExchangeOwner {
     void park_scatter();
     [[nodiscard]] Task<std::optional<Refusal>> before_scatter(const sql::Facts &facts);
     [[nodiscard]] Task<std::optional<Refusal>> open_scatter(ScatterRequest request,
-                                                            std::unique_ptr<Scatter> &scatter,
+                                                            std::unique_ptr<MergedRows> &scatter,
                                                             SessionBudget::Bound &timeout_of);
-    [[nodiscard]] Task<bool> pass_rows(Scatter &scatter, std::uint64_t most, std::uint64_t &passed,
-                                       std::optional<Refusal> &refused);
+    [[nodiscard]] Task<bool> pass_rows(MergedRows &scatter, std::uint64_t most,
+                                       std::uint64_t &passed, std::optional<Refusal> &refused);
     [[nodiscard]] Task<bool> make_room();
     void answer_scatter_end(const std::optional<Refusal> &notice, std::uint64_t rows);
     void begin_listening();

@@ -73,7 +73,7 @@ struct PgClient::ScatterPortal {
 
     std::string storage;     ///< what the parameters' bytes lie in
     ScatterRequest request;  ///< without what depends on the moment it runs
-    std::unique_ptr<Scatter> running;
+    std::unique_ptr<MergedRows> running;
     SessionBudget::Bound timeout_of = SessionBudget::Bound::page;
     std::uint32_t path = 0;  ///< search path its names were looked up along
     std::string columns;
@@ -184,7 +184,7 @@ void PgClient::park_scatter() {
 
 // Sends the statement to the shards, up to their descriptions of its columns.
 Task<std::optional<Refusal>> PgClient::open_scatter(ScatterRequest request,
-                                                    std::unique_ptr<Scatter> &scatter,
+                                                    std::unique_ptr<MergedRows> &scatter,
                                                     SessionBudget::Bound &timeout_of) {
     const auto value = [this](std::string_view name) { return session_value(name); };
     const SessionBudget budget = session_budget(*request.facts->scatter, worker_.settings(), value);
@@ -196,7 +196,7 @@ Task<std::optional<Refusal>> PgClient::open_scatter(ScatterRequest request,
     request.prologue = scatter_prologue();
     request.parameters_in_force = in_block() ? block_->parameters : parameters_;
     begin_listening();
-    scatter = std::make_unique<Scatter>(worker_, std::move(request), &gave_up_);
+    scatter = merged_rows(worker_, std::move(request), &gave_up_);
     auto refused = co_await scatter->open();
     waiting_ = false;
     if (!refused) co_return std::nullopt;
@@ -226,22 +226,22 @@ void PgClient::stirred_while_scattering() {
 }
 
 // Rows go to the client, `most` of them (0: all). Returns whether the end was reached.
-Task<bool> PgClient::pass_rows(Scatter &scatter, std::uint64_t most, std::uint64_t &passed,
+Task<bool> PgClient::pass_rows(MergedRows &scatter, std::uint64_t most, std::uint64_t &passed,
                                std::optional<Refusal> &refused) {
     std::string_view row;
     waiting_ = true;
     while (most == 0 || passed < most) {
-        const Scatter::Row next = co_await scatter.next(row);
-        if (next == Scatter::Row::row) {
+        const MergedRows::Row next = co_await scatter.next(row);
+        if (next == MergedRows::Row::row) {
             wire::FrameWriter(out_, 'D').bytes(row);
             ++passed;
             if (out_.size() < out_limit || co_await make_room()) continue;
             refused = cancelled_by_client();
-        } else if (next == Scatter::Row::failed) {
+        } else if (next == MergedRows::Row::failed) {
             refused = gave_up_.is_set() ? cancelled_by_client() : scatter.take_refusal();
         }
         waiting_ = false;
-        co_return next == Scatter::Row::end;
+        co_return next == MergedRows::Row::end;
     }
     waiting_ = false;
     co_return false;
@@ -279,7 +279,7 @@ Task<bool> PgClient::run_scatter(const std::shared_ptr<const sql::Facts> &facts,
     request.text = text;
     request.literals.assign(literals.begin(), literals.end());
     auto refused = co_await before_scatter(*facts);
-    std::unique_ptr<Scatter> scatter;
+    std::unique_ptr<MergedRows> scatter;
     auto timeout_of = SessionBudget::Bound::page;
     if (!refused) refused = co_await open_scatter(std::move(request), scatter, timeout_of);
     if (!refused) {
@@ -412,14 +412,14 @@ Task<void> PgClient::fetch_rest(ScatterPortal &portal) {
     std::string_view row;
     waiting_ = true;
     for (;;) {
-        const Scatter::Row next = co_await portal.running->next(row);
-        if (next == Scatter::Row::row && portal.keep(row, worker_.settings())) continue;
-        if (next == Scatter::Row::row)
+        const MergedRows::Row next = co_await portal.running->next(row);
+        if (next == MergedRows::Row::row && portal.keep(row, worker_.settings())) continue;
+        if (next == MergedRows::Row::row)
             portal.failure = make_refusal(
                 Code::R37, "the rest of the rows is larger than the router keeps for a portal",
                 "Ask for fewer rows, or execute the statement without a row limit; the limits are "
                 "the settings limits.max_result_bytes and limits.max_buffered_bytes.");
-        else if (next == Scatter::Row::failed)
+        else if (next == MergedRows::Row::failed)
             portal.failure =
                 gave_up_.is_set() ? cancelled_by_client() : portal.running->take_refusal();
         else

@@ -20,45 +20,12 @@ namespace {
 using State = ShardStream::State;
 using sql::ScatterKind;
 
-Refusal not_total(const std::string &one, const std::string &other) {
-    Refusal refusal =
-        make_refusal(Code::not_total_order, "two rows of the answer have equal places",
-                     "Let the order end in columns that are unique over all shards: the sharded "
-                     "key among them.");
-    refusal.detail = format("A row of shard %s has the same sort key as one of shard %s.",
-                            other.c_str(), one.c_str());
-    return refusal;
-}
-
-Refusal bad_key(KeyFault fault, const std::string &shard) {
-    switch (fault) {
-    case KeyFault::digest:
-        return make_refusal(
-            Code::shards_disagree,
-            format("the keyset of shard %s is another one than on the other shards", shard.c_str()),
-            "Declare it on every shard with the same scope, order and collations.");
-    case KeyFault::falls:
-        return make_refusal(
-            Code::shards_disagree,
-            format("the rows of shard %s are not sorted by their sort keys", shard.c_str()),
-            "An index of the shard may be damaged, or its collations changed since "
-            "it was built: see REINDEX.");
-    case KeyFault::repeats: return not_total(shard, shard);
-    default:
-        return make_refusal(Code::shards_disagree,
-                            format("a row of shard %s has no sort key", shard.c_str()));
-    }
-}
-
 }  // namespace
 
 struct Scatter::Impl {
     Impl(Worker &the_worker, ScatterRequest &&the_request, Event *gave_up)
         : worker(the_worker), request(std::move(the_request)), scatter(*request.facts->scatter),
-          fan(worker.loop(), request.budget.timeout,
-              request.budget.partial && scatter.kind == ScatterKind::keyset_page &&
-                  !scatter.page.in_expressions,
-              gave_up) {}
+          fan(worker.loop(), request.budget.timeout, gave_up) {}
     ~Impl() { worker.buffered_bytes -= held_bytes; }
 
     Task<std::optional<Refusal>> open();
@@ -143,7 +110,9 @@ Task<std::optional<Refusal>> Scatter::Impl::open() {
     for (const ShardIndex shard : shards)
         streams.push_back(
             std::make_shared<ShardStream>(worker, request.routes, request.login, shard));
-    fan.begin(std::move(streams));
+    fan.begin(std::move(streams), request.budget.partial &&
+                                      scatter.kind == ScatterKind::keyset_page &&
+                                      !scatter.page.in_expressions);
     if (auto refused = co_await lend()) co_return refused;
     if (auto refused = co_await ask()) co_return refused;
     co_return describe();
@@ -183,14 +152,11 @@ bool Scatter::Impl::any_ready() {
     return false;
 }
 
-// A shard may begin the login's sessions with another search_path since the names were looked up.
 std::optional<Refusal> Scatter::Impl::check_defaults() {
-    if (!request.defaults) return std::nullopt;
     for (std::size_t i = 0; i < fan.size(); ++i)
-        if (fan[i].state() == State::ready && fan[i].backend().defaults() != request.defaults &&
-            fan[i].backend().defaults()->search_path() != request.defaults->search_path())
-            return make_refusal(Code::R30, "the login's search_path has just changed",
-                                "Nothing was done; it is safe to send the statement again.");
+        if (fan[i].state() == State::ready)
+            if (auto refused = judge_defaults(request.defaults, fan[i].backend().defaults()))
+                return refused;
     return std::nullopt;
 }
 
@@ -317,7 +283,7 @@ Task<bool> Scatter::Impl::step(std::size_t &stream) {
     // The rows of a group, of all shards, stand together; other rows are alone.
     if (scatter.kind != ScatterKind::aggregate) {
         if (last != MergeOrder::none && order.key(stream) == last_key)
-            co_return fail(not_total(fan[last].name(), fan[stream].name()));
+            co_return fail(equal_places(fan[last].name(), fan[stream].name()));
         last_key.assign(order.key(stream));
         last = stream;
     }
@@ -329,7 +295,7 @@ Task<bool> Scatter::Impl::step(std::size_t &stream) {
 // No other shard's head has the same key.
 bool Scatter::Impl::alone(std::size_t stream) {
     const std::size_t rival = order.rival();
-    return rival == MergeOrder::none || fail(not_total(fan[stream].name(), fan[rival].name()));
+    return rival == MergeOrder::none || fail(equal_places(fan[stream].name(), fan[rival].name()));
 }
 
 Task<Scatter::Row> Scatter::Impl::next_streamed(std::string_view &body) {
@@ -477,21 +443,6 @@ Refusal Scatter::take_refusal() {
 
 const std::vector<std::string> &Scatter::missing_shards() const {
     return impl_->missing;
-}
-
-std::optional<Refusal> Scatter::notice() const {
-    if (impl_->missing.empty()) return std::nullopt;
-    std::string quoted;
-    std::string plain;
-    for (const std::string &name : impl_->missing) {
-        quoted += (quoted.empty() ? "\"" : ", \"") + name + "\"";
-        plain += (plain.empty() ? "" : ", ") + name;
-    }
-    Refusal notice = make_refusal(Code::shard_timeout,
-                                  format("page is incomplete: no answer from shard%s %s",
-                                         impl_->missing.size() == 1 ? "" : "s", quoted.c_str()));
-    notice.detail = "missing_shards: " + plain;
-    return notice;
 }
 
 std::uint64_t Scatter::rows() const {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/settings.h"
-#include "session/scatter.h"
+#include "session/merged_rows.h"
 
 #include <functional>
 #include <optional>

@@ -24,6 +24,13 @@ std::string quoted(std::string_view name) {
     return "\"" + std::string(name) + "\"";
 }
 
+Refusal too_large(std::uint64_t size, std::uint64_t most, std::string_view keyset) {
+    return make_refusal(Code::page_too_large,
+                        format("a page of %llu rows is larger than the %llu that keyset %s allows",
+                               number(size), number(most), quoted(keyset).c_str()),
+                        "Ask for smaller pages.");
+}
+
 std::optional<Refusal> check_names(const sql::Facts &facts, std::span<const ShardFacts> shards,
                                    const std::vector<std::string> &search_path) {
     for (const ShardFacts &shard : shards) {
@@ -92,11 +99,7 @@ ScatterVerdict judge_page(const ScatterWish &wish, std::span<const ShardFacts> s
     }
     const std::uint64_t size = wish.page_size.value_or(default_page);
     if (size > max_page) {
-        verdict.refusal =
-            make_refusal(Code::page_too_large,
-                         format("a page of %llu rows is larger than the %llu that keyset %s allows",
-                                number(size), number(max_page), quoted(wish.keyset).c_str()),
-                         "Ask for smaller pages.");
+        verdict.refusal = too_large(size, max_page, wish.keyset);
         return verdict;
     }
     verdict.stale = false;
@@ -187,6 +190,81 @@ ScatterVerdict judge_scatter(const sql::Facts &facts, const Table &table, const 
     return scatter.kind == sql::ScatterKind::keyset_page
                ? judge_page(wish, shards)
                : judge_order(scatter, table, wish, shards);
+}
+
+Refusal equal_places(const std::string &one, const std::string &other) {
+    Refusal refusal =
+        make_refusal(Code::not_total_order, "two rows of the answer have equal places",
+                     "Let the order end in columns that are unique over all shards: the sharded "
+                     "key among them.");
+    refusal.detail = format("A row of shard %s has the same sort key as one of shard %s.",
+                            other.c_str(), one.c_str());
+    return refusal;
+}
+
+Refusal bad_key(KeyFault fault, const std::string &shard) {
+    switch (fault) {
+    case KeyFault::digest:
+        return make_refusal(
+            Code::shards_disagree,
+            format("the keyset of shard %s is another one than on the other shards", shard.c_str()),
+            "Declare it on every shard with the same scope, order and collations.");
+    case KeyFault::falls:
+        return make_refusal(
+            Code::shards_disagree,
+            format("the rows of shard %s are not sorted by their sort keys", shard.c_str()),
+            "An index of the shard may be damaged, or its collations changed since "
+            "it was built: see REINDEX.");
+    case KeyFault::repeats: return equal_places(shard, shard);
+    default:
+        return make_refusal(Code::shards_disagree,
+                            format("a row of shard %s has no sort key", shard.c_str()));
+    }
+}
+
+std::optional<Refusal> judge_defaults(const std::shared_ptr<const LoginDefaults> &judged,
+                                      const std::shared_ptr<const LoginDefaults> &begun) {
+    if (!judged || judged == begun || judged->search_path() == begun->search_path())
+        return std::nullopt;
+    return make_refusal(Code::R30, "the login's search_path has just changed",
+                        "Nothing was done; it is safe to send the statement again.");
+}
+
+std::optional<Refusal> judge_names(const sql::Facts &facts, const ShardFacts &shard,
+                                   const std::vector<std::string> &search_path) {
+    return check_names(facts, {&shard, 1}, search_path);
+}
+
+ScatterVerdict judge_index_rows(const ScatterWish &wish, std::string_view digest,
+                                const ShardFacts &shard, std::string_view database) {
+    ScatterWish any = wish;
+    any.page_size = 1;
+    ScatterVerdict verdict = judge_page(any, {&shard, 1});
+    if (verdict.refusal || digest.empty()) return verdict;
+    const KnownKeyset &keyset = *shard.surroundings->find_keyset(wish.keyset);
+    if (keyset.digest == digest) return verdict;
+    verdict.stale = true;
+    verdict.refusal = make_refusal(
+        Code::shards_disagree,
+        format("keyset %s is another one on shard %s than in its index",
+               quoted(keyset.name).c_str(), std::string(shard.name).c_str()),
+        "Let `interlock apply` declare both; columns, order, types and collations must be alike.");
+    verdict.refusal->detail =
+        format("Its digest there is another one than that of the index in database %s.",
+               std::string(database).c_str());
+    return verdict;
+}
+
+ScatterVerdict judge_index_page(const ScatterWish &wish, const GlobalIndex &index) {
+    ScatterVerdict verdict;
+    const std::uint64_t size = wish.page_size.value_or(index.default_page);
+    if (size > index.max_page)
+        verdict.refusal = too_large(size, index.max_page, wish.keyset);
+    else if (size > wish.max_rows)
+        verdict.refusal = over_rows(size, wish.max_rows);
+    verdict.extent.fetch = size;
+    verdict.extent.give = size;
+    return verdict;
 }
 
 }  // namespace interlock

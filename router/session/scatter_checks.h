@@ -4,11 +4,14 @@
 
 #include "base/result.h"
 #include "plan/scatter_values.h"
+#include "server/login.h"
 #include "server/surroundings.h"
+#include "session/scatter_merge.h"
 #include "sql/facts.h"
 #include "sql/refusal.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,5 +62,25 @@ struct ScatterVerdict {
                                            const ScatterWish &wish,
                                            std::span<const ShardFacts> shards,
                                            const std::vector<std::string> &search_path);
+
+/// The same of a page from a global index, before anything is asked: its size, and bounds.
+[[nodiscard]] ScatterVerdict judge_index_page(const ScatterWish &wish, const GlobalIndex &index);
+/// Of one shard that is to give rows for its entries; `digest` is the index's (empty: not known),
+/// which is in `database`.
+[[nodiscard]] ScatterVerdict judge_index_rows(const ScatterWish &wish, std::string_view digest,
+                                              const ShardFacts &shard, std::string_view database);
+/// R26: names could mean something else there.
+[[nodiscard]] std::optional<Refusal> judge_names(const sql::Facts &facts, const ShardFacts &shard,
+                                                 const std::vector<std::string> &search_path);
+/// A member may begin the login's sessions with another search_path since names were looked up
+/// under `judged` (null: not looked at): R30.
+[[nodiscard]] std::optional<Refusal>
+judge_defaults(const std::shared_ptr<const LoginDefaults> &judged,
+               const std::shared_ptr<const LoginDefaults> &begun);
+
+/// Two rows, of these shards, have equal sort keys.
+[[nodiscard]] Refusal equal_places(const std::string &one, const std::string &other);
+/// What is wrong with a row's sort key; not for KeyFault::none.
+[[nodiscard]] Refusal bad_key(KeyFault fault, const std::string &shard);
 
 }  // namespace interlock

@@ -20,11 +20,13 @@ Refusal given_up() {
 
 }  // namespace
 
-ShardFan::ShardFan(Loop &loop, Millis timeout, bool partial, Event *gave_up)
-    : loop_(loop), timeout_(timeout), left_(timeout <= 0 ? never : timeout), partial_(partial),
-      gave_up_(gave_up) {}
+ShardFan::ShardFan(Loop &loop, Millis timeout, Event *gave_up)
+    : loop_(loop), timeout_(timeout), left_(timeout <= 0 ? never : timeout), gave_up_(gave_up) {}
 
-void ShardFan::begin(std::vector<std::shared_ptr<ShardStream>> streams) {
+void ShardFan::begin(std::vector<std::shared_ptr<ShardStream>> streams, bool partial) {
+    abandon(true);
+    partial_ = partial;
+    first_loss_.reset();
     streams_ = std::move(streams);
     missing_.assign(streams_.size(), false);
     for (const auto &stream : streams_)

@@ -13,15 +13,16 @@ namespace interlock {
 
 class ShardFan {
   public:
-    /// `timeout`: for all waiting done here, together; 0: none. `partial`: shards that are away or
-    /// late are done without.
-    ShardFan(Loop &loop, Millis timeout, bool partial, Event *gave_up);
+    /// `timeout`: for all waiting done here, together; 0: none.
+    ShardFan(Loop &loop, Millis timeout, Event *gave_up);
     ~ShardFan() { abandon(false); }
     ShardFan(const ShardFan &) = delete;
     ShardFan &operator=(const ShardFan &) = delete;
 
-    /// Queues for a backend of each.
-    void begin(std::vector<std::shared_ptr<ShardStream>> streams);
+    /// Queues for a backend of each. `partial`: those that are away or late are done without. It
+    /// may begin again with other streams, in what is left of the time; the former ones must have
+    /// come to an end, or be done without.
+    void begin(std::vector<std::shared_ptr<ShardStream>> streams, bool partial);
 
     [[nodiscard]] std::size_t size() const { return streams_.size(); }
     [[nodiscard]] ShardStream &operator[](std::size_t i) { return *streams_[i]; }
@@ -66,7 +67,7 @@ class ShardFan {
     Loop &loop_;
     Millis timeout_;
     Millis left_;
-    bool partial_;
+    bool partial_ = false;
     Event *gave_up_;
     Event changed_;
     std::vector<std::shared_ptr<ShardStream>> streams_;

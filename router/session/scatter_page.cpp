@@ -96,6 +96,24 @@ void PageRewrite::rewrite(std::string_view row, std::span<const std::string> mis
     }
 }
 
+void PageRewrite::move_cursor(std::string_view row, std::string_view cursor,
+                              std::string &out) const {
+    out.clear();
+    wire::FieldReader fields(row);
+    append16(out, fields.int16());
+    for (const Column &column : columns_) {
+        const std::uint32_t length = fields.int32();
+        const std::string_view value =
+            length == null_length ? std::string_view() : fields.bytes(length);
+        if (column.role == Role::cursor) {
+            append_value(out, cursor);
+            continue;
+        }
+        append32(out, length);
+        out.append(value);
+    }
+}
+
 std::string array_text(std::span<const std::string> elements) {
     std::string out = "{";
     for (const std::string &element : elements) {

@@ -48,6 +48,8 @@ class PageRewrite {
     /// their names. `row` must be well formed.
     void rewrite(std::string_view row, std::span<const std::string> missing,
                  std::string &out) const;
+    /// Puts the row into `out` with another cursor.
+    void move_cursor(std::string_view row, std::string_view cursor, std::string &out) const;
 
   private:
     enum class Role : std::uint8_t { other, cursor, complete, missing_shards };

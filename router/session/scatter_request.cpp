@@ -34,10 +34,24 @@ std::vector<std::uint16_t> shard_formats(const sql::Scatter &scatter,
 std::shared_ptr<const ShardRequest> shard_request(const ScatterRequest &request,
                                                   const ScatterExtent &extent) {
     const sql::Scatter &scatter = *request.facts->scatter;
+    ShardStatement statement;
+    statement.text = shard_text(scatter, request.text, extent.default_page);
+    statement.types = request.types;
+    statement.parameters = request.parameters;
+    statement.formats = shard_formats(scatter, request.formats);
+    statement.hidden = scatter.hidden;
+    statement.most = extent.fetch;
+    // An aggregate's transaction is still needed when the rows have been read.
+    statement.leave_open = scatter.kind == sql::ScatterKind::aggregate;
+    return shard_request(request, statement);
+}
+
+std::shared_ptr<const ShardRequest> shard_request(const ScatterRequest &request,
+                                                  const ShardStatement &statement) {
     auto made = std::make_shared<ShardRequest>();
     made->parameters = request.parameters_in_force;
-    made->hidden = scatter.hidden;
-    made->most = extent.fetch;
+    made->hidden = statement.hidden;
+    made->most = statement.most;
     made->facts = request.facts;
 
     Buffer out;
@@ -47,28 +61,27 @@ std::shared_ptr<const ShardRequest> shard_request(const ScatterRequest &request,
     }
     {
         wire::FrameWriter parse(out, 'P');
-        parse.string("").string(shard_text(scatter, request.text, extent.default_page));
-        parse.int16(static_cast<std::uint16_t>(request.types.size()));
-        for (const std::uint32_t type : request.types)
+        parse.string("").string(statement.text);
+        parse.int16(static_cast<std::uint16_t>(statement.types.size()));
+        for (const std::uint32_t type : statement.types)
             parse.int32(type);
     }
     {
-        const auto count = static_cast<std::uint16_t>(request.parameters.size());
+        const auto count = static_cast<std::uint16_t>(statement.parameters.size());
         wire::FrameWriter bind(out, 'B');
         bind.string("").string("").int16(count);
-        for (const BoundParameter &parameter : request.parameters)
+        for (const BoundParameter &parameter : statement.parameters)
             bind.int16(parameter.binary ? 1 : 0);
         bind.int16(count);
-        for (const BoundParameter &parameter : request.parameters) {
+        for (const BoundParameter &parameter : statement.parameters) {
             if (!parameter.bytes)
                 bind.int32(0xFFFFFFFFU);
             else
                 bind.int32(static_cast<std::uint32_t>(parameter.bytes->size()))
                     .bytes(*parameter.bytes);
         }
-        const std::vector<std::uint16_t> formats = shard_formats(scatter, request.formats);
-        bind.int16(static_cast<std::uint16_t>(formats.size()));
-        for (const std::uint16_t each : formats)
+        bind.int16(static_cast<std::uint16_t>(statement.formats.size()));
+        for (const std::uint16_t each : statement.formats)
             bind.int16(each);
     }
     wire::FrameWriter(out, 'D').bytes("P").string("");
@@ -76,8 +89,7 @@ std::shared_ptr<const ShardRequest> shard_request(const ScatterRequest &request,
     wire::FrameWriter(out, 'S');
     made->frames.assign(out.view());
 
-    // An aggregate's transaction is still needed when the rows have been read.
-    if (made->prologue && scatter.kind != sql::ScatterKind::aggregate) {
+    if (made->prologue && !statement.leave_open) {
         Buffer tail;
         wire::FrameWriter(tail, 'Q').string("ROLLBACK");
         made->tail.assign(tail.view());

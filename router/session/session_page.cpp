@@ -1,8 +1,8 @@
-// Pages of a keyset on the line listener: the one statement of the `strict` profile that goes to
-// all shards.
+// Pages of a keyset on the line listener: the one statement of the `strict` profile that goes
+// to all shards, or to a global index and the shards of its entries.
 #include "base/log.h"
 #include "route/key.h"
-#include "session/scatter.h"
+#include "session/merged_rows.h"
 #include "session/scatter_budget.h"
 #include "session/session.h"
 
@@ -70,19 +70,19 @@ Task<Reply> Session::run_page(std::shared_ptr<const sql::Statement> statement,
     request.budget =
         session_budget(*statement->facts->scatter, worker_.settings(), nothing_set).budget;
 
-    Scatter scatter(worker_, std::move(request), nullptr);
-    auto refused = co_await scatter.open();
+    const std::unique_ptr<MergedRows> page = merged_rows(worker_, std::move(request), nullptr);
+    auto refused = co_await page->open();
     if (!refused) {
-        sink.describe(scatter.columns());
+        sink.describe(page->columns());
         std::string_view row;
-        Scatter::Row next = Scatter::Row::row;
-        while (!refused && (next = co_await scatter.next(row)) == Scatter::Row::row)
+        MergedRows::Row next = MergedRows::Row::row;
+        while (!refused && (next = co_await page->next(row)) == MergedRows::Row::row)
             if (!sink.row(row))
                 refused = make_refusal(
                     Code::R37, "the answer is larger than the router allows",
                     "Ask for fewer rows; the limits are the settings limits.max_result_bytes and "
                     "limits.max_buffered_bytes.");
-        if (next == Scatter::Row::failed) refused = scatter.take_refusal();
+        if (next == MergedRows::Row::failed) refused = page->take_refusal();
     }
     if (refused) {
         name_code(*refused);
@@ -90,7 +90,7 @@ Task<Reply> Session::run_page(std::shared_ptr<const sql::Statement> statement,
     }
     answer.shard = "*";
     answer.tag = "SELECT";
-    answer.count = scatter.rows();
+    answer.count = page->rows();
     co_return answer;
 }
 

@@ -63,6 +63,16 @@ struct ScatterCounters {
     Event drained;                 ///< set when that comes to 0
 };
 
+/// Pages answered from global indexes, for STATUS. What they send to shards and read from them is
+/// counted with the scatters.
+struct IndexPageCounters {
+    std::uint64_t pages = 0;
+    std::uint64_t failed = 0;  ///< refused before anything was sent included
+    std::uint64_t rounds = 0;
+    std::uint64_t entries = 0;   ///< walked past
+    std::uint64_t filtered = 0;  ///< of those, the ones whose row was gone, or elsewhere
+};
+
 class ClientAuth;
 
 class Worker {
@@ -106,6 +116,7 @@ class Worker {
 
     /// Shared with what tidies up behind a scatter, in the background.
     const std::shared_ptr<ScatterCounters> scatters = std::make_shared<ScatterCounters>();
+    IndexPageCounters index_pages;
 
     /// Bytes of requests not yet complete and of answers not yet taken, over all sessions.
     std::size_t buffered_bytes = 0;

@@ -47,6 +47,7 @@ enum class Code : std::uint8_t {
     scatter_unsupported,  ///< cannot be answered exactly from the shards' answers
     shards_disagree,      ///< on a keyset, a collation, a column, or an answer was not sorted
     row_budget,           ///< more rows or groups than the budget
+    index_stale,          ///< none of the entries that a page looked at stands for a row any more
 };
 
 struct CodeEntry {
@@ -89,6 +90,7 @@ struct CodeEntry {
     case Code::scatter_unsupported: return {"SCATTER_UNSUPPORTED", "IL207"};
     case Code::shards_disagree: return {"SHARDS_DISAGREE", "IL208"};
     case Code::row_budget: return {"ROW_BUDGET", "IL209"};
+    case Code::index_stale: return {"INDEX_STALE", "IL210"};
     }
     return {"R31", "XX000"};
 }

@@ -82,6 +82,24 @@ struct DefaultPage {
     std::string before, after;
 };
 
+/// Where the call of keyset_page and its arguments stand: a global index is asked with the same
+/// arguments, and shards with the same text but for the function (sql/index_page.h).
+struct PageCall {
+    enum class Parameter : std::uint8_t { scope, after, before };
+    struct Argument {
+        Parameter parameter = Parameter::scope;
+        std::uint32_t offset = 0;  ///< of its value
+        std::uint32_t length = 0;
+        std::vector<std::uint32_t> parameters;  ///< $(n + 1) that stand in it
+    };
+    bool sound = false;  ///< the rest holds; false too where the table has no index
+    std::uint32_t name_offset = 0;
+    std::uint32_t name_length = 0;    ///< of the function, without its schema
+    std::uint32_t close = 0;          ///< the closing parenthesis
+    bool nameless = false;            ///< no alias: the function's name is the relation's
+    std::vector<Argument> arguments;  ///< those but keyset, row type and page size, as they stand
+};
+
 struct Scatter {
     ScatterKind kind = ScatterKind::ordered;
     std::vector<TextEdit> edits;
@@ -97,6 +115,7 @@ struct Scatter {
     ValueSource keyset, before, page_size;
     DefaultPage default_page;  ///< not among `edits`, and apart from them
     PageColumns page;
+    PageCall call;
     std::vector<Literal> literals;  ///< of facts that were kept: see sql/scatter_skeleton.h
 
     // ordered: LIMIT + OFFSET rows are fetched from each shard. aggregate: the same of groups, and

@@ -129,12 +129,20 @@ class ScatterAnalysis {
     void page_target(const Node *node, std::uint16_t &position);
     [[nodiscard]] std::optional<std::uint32_t> page_star(const Node *node) const;
 
+    // scatter_index.cpp
+    void note_call(const PgQuery__RangeFunction &function, const PgQuery__FuncCall &call);
+    [[nodiscard]] bool prove_rows() const;
+    [[nodiscard]] bool prove_entries() const;
+
     // scatter_edits.cpp
     void insert(std::uint32_t offset, std::string text) { replace({offset, 0}, std::move(text)); }
     void replace(Piece piece, std::string text);
     void add_hidden(const std::string &expression);
     bool finish();
     bool prove();
+    [[nodiscard]] const PgQuery__SelectStmt *reread(const std::string &text,
+                                                    std::optional<ParseTree> &tree) const;
+    [[nodiscard]] bool same_but_from(const PgQuery__SelectStmt &edited) const;
     bool same_conditions(const PgQuery__SelectStmt &edited) const;
     bool same_from(const PgQuery__SelectStmt &edited) const;
     bool unreadable();
@@ -153,6 +161,7 @@ class ScatterAnalysis {
     std::size_t added_order_ = 0;  ///< items of ORDER BY that were put in
     bool filter_ = false;
     std::optional<std::size_t> page_size_at_;  ///< which argument of keyset_page it is
+    std::vector<std::size_t> page_arguments_;  ///< which parameter each argument as written is
     std::unordered_map<std::int32_t, std::uint32_t> parameter_uses_;
 };
 

@@ -50,6 +50,7 @@ bool ScatterAnalysis::finish() {
     std::sort(scatter_.edits.begin(), scatter_.edits.end(),
               [](const TextEdit &a, const TextEdit &b) { return a.offset < b.offset; });
     if (!prove()) return false;
+    scatter_.call.sound = scatter_.call.sound && prove_rows() && prove_entries();
     analyser_.facts.cacheable = false;
     analyser_.facts.scatter = std::make_shared<const Scatter>(std::move(scatter_));
     return true;
@@ -103,16 +104,13 @@ bool ScatterAnalysis::same_from(const PgQuery__SelectStmt &edited) const {
            (!named || std::string_view(size->named_arg_expr->name) == "page_size");
 }
 
-bool ScatterAnalysis::prove() {
-    std::vector<TextEdit> edits = scatter_.edits;
-    if (const DefaultPage &page = scatter_.default_page; page.needed)
-        edits.push_back({page.offset, page.length, page.before + "1" + page.after});
-    std::sort(edits.begin(), edits.end(),
-              [](const TextEdit &a, const TextEdit &b) { return a.offset < b.offset; });
-    const std::string text = edited(analyser_.text_, edits);
-    if (pre_scan(text).nesting > max_nesting) return unreadable();
-    const auto tree = parse(text);
-    if (!tree) return unreadable();
+// The statement in the edited text; null: it cannot be read.
+const PgQuery__SelectStmt *ScatterAnalysis::reread(const std::string &text,
+                                                   std::optional<ParseTree> &tree) const {
+    if (pre_scan(text).nesting > max_nesting) return nullptr;
+    auto parsed = parse(text);
+    if (!parsed) return nullptr;
+    tree.emplace(std::move(*parsed));
     const PgQuery__SelectStmt *found = nullptr;
     for (std::size_t i = 0; i < tree->result->n_stmts; ++i) {
         const PgQuery__RawStmt &raw = *tree->result->stmts[i];
@@ -121,24 +119,35 @@ bool ScatterAnalysis::prove() {
         if (raw.stmt != nullptr && raw.stmt->node_case == PG_QUERY__NODE__NODE_SELECT_STMT)
             found = raw.stmt->select_stmt;
     }
-    if (found == nullptr) return unreadable();
+    return found;
+}
+
+bool ScatterAnalysis::same_but_from(const PgQuery__SelectStmt &is) const {
     const PgQuery__SelectStmt &was = statement_;
-    const PgQuery__SelectStmt &is = *found;
-    const bool same =
-        is.op == was.op && is.with_clause == nullptr && is.into_clause == nullptr &&
-        is.having_clause == nullptr && is.n_distinct_clause == 0 && is.n_window_clause == 0 &&
-        is.n_values_lists == 0 && is.n_locking_clause == 0 &&
-        is.group_distinct == was.group_distinct && is.limit_option == was.limit_option &&
-        is.n_target_list == was.n_target_list + hidden_.size() &&
-        same_nodes(was.target_list, is.target_list, was.n_target_list) && same_from(is) &&
-        same_conditions(is) && is.n_group_clause == was.n_group_clause &&
-        same_nodes(was.group_clause, is.group_clause, was.n_group_clause) &&
-        is.n_sort_clause == was.n_sort_clause + added_order_ &&
-        same_nodes(was.sort_clause, is.sort_clause, was.n_sort_clause) &&
-        (is.limit_count == nullptr) == (was.limit_count == nullptr) &&
-        (is.limit_offset == nullptr) == (was.limit_offset == nullptr) &&
-        (was.limit_offset != nullptr || same_node(was.limit_count, is.limit_count));
-    return same || unreadable();
+    return is.op == was.op && is.with_clause == nullptr && is.into_clause == nullptr &&
+           is.having_clause == nullptr && is.n_distinct_clause == 0 && is.n_window_clause == 0 &&
+           is.n_values_lists == 0 && is.n_locking_clause == 0 &&
+           is.group_distinct == was.group_distinct && is.limit_option == was.limit_option &&
+           is.n_target_list == was.n_target_list + hidden_.size() &&
+           same_nodes(was.target_list, is.target_list, was.n_target_list) && same_conditions(is) &&
+           is.n_group_clause == was.n_group_clause &&
+           same_nodes(was.group_clause, is.group_clause, was.n_group_clause) &&
+           is.n_sort_clause == was.n_sort_clause + added_order_ &&
+           same_nodes(was.sort_clause, is.sort_clause, was.n_sort_clause) &&
+           (is.limit_count == nullptr) == (was.limit_count == nullptr) &&
+           (is.limit_offset == nullptr) == (was.limit_offset == nullptr) &&
+           (was.limit_offset != nullptr || same_node(was.limit_count, is.limit_count));
+}
+
+bool ScatterAnalysis::prove() {
+    std::vector<TextEdit> edits = scatter_.edits;
+    if (const DefaultPage &page = scatter_.default_page; page.needed)
+        edits.push_back({page.offset, page.length, page.before + "1" + page.after});
+    std::sort(edits.begin(), edits.end(),
+              [](const TextEdit &a, const TextEdit &b) { return a.offset < b.offset; });
+    std::optional<ParseTree> tree;
+    const PgQuery__SelectStmt *is = reread(edited(analyser_.text_, edits), tree);
+    return (is != nullptr && same_but_from(*is) && same_from(*is)) || unreadable();
 }
 
 }  // namespace interlock::sql

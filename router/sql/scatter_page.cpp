@@ -88,6 +88,7 @@ bool ScatterAnalysis::page() {
                   static_cast<std::size_t>(call.location));
     if (!text_->sound() || text_->targets().size() != is.n_target_list) return unreadable();
     if (!page_arguments(call) || !page_columns()) return false;
+    note_call(function, call);
     add_hidden("pg_catalog.encode(" + column_key(key, -1).text + ", 'hex')");
     return finish();
 }
@@ -115,6 +116,7 @@ bool ScatterAnalysis::page_arguments(const PgQuery__FuncCall &call) {
                           "interlock.keyset_page has no such parameter, or it is given twice",
                           "They are keyset, row_type, scope, after, before and page_size.");
         given[at] = value;
+        page_arguments_.push_back(at);
     }
     if (given[0] == nullptr || given[1] == nullptr)
         return refuse(call.location, "interlock.keyset_page needs a keyset and a row type",

@@ -59,6 +59,15 @@ std::shared_ptr<const Facts> page_facts(const Facts &kept, const Shape &shape) {
         edit.offset = moved(edit.offset, scatter->literals, shape.literals);
     scatter->default_page.offset =
         moved(scatter->default_page.offset, scatter->literals, shape.literals);
+    PageCall &call = scatter->call;
+    call.name_offset = moved(call.name_offset, scatter->literals, shape.literals);
+    call.close = moved(call.close, scatter->literals, shape.literals);
+    for (PageCall::Argument &argument : call.arguments) {
+        const std::uint32_t end =
+            moved(argument.offset + argument.length, scatter->literals, shape.literals);
+        argument.offset = moved(argument.offset, scatter->literals, shape.literals);
+        argument.length = end - argument.offset;
+    }
     scatter->literals = shape.literals;
     auto facts = std::make_shared<Facts>(kept);
     facts->scatter = std::move(scatter);

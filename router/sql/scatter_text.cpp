@@ -161,7 +161,8 @@ std::optional<SelectText::Call> SelectText::call_at(std::size_t offset) const {
         ++at;
     for (std::size_t end = at + 1; end < tokens_.size(); ++end) {
         if (tokens_[end].depth != 1 || !tokens_[end].symbol(')')) continue;
-        return Call{parted({at + 1, end}, 1), static_cast<std::uint32_t>(tokens_[end].raw.offset)};
+        return Call{piece({at - 1, at}), parted({at + 1, end}, 1),
+                    static_cast<std::uint32_t>(tokens_[end].raw.offset)};
     }
     return std::nullopt;
 }

@@ -39,6 +39,7 @@ class SelectText {
     [[nodiscard]] std::optional<Piece> without_alias(const Piece &target) const;
     /// The arguments of the call that begins at `offset`, and where its parenthesis closes.
     struct Call {
+        Piece name;  ///< what stands before the parenthesis
         std::vector<Piece> arguments;
         std::uint32_t close = 0;
     };
