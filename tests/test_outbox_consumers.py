@@ -182,6 +182,20 @@ def test_what_is_left_of_a_batch_does_not_hide_what_comes_later(table):
             table.fill(2, (turn + 1) * 10)
 
 
+def test_a_session_sees_what_is_written_where_it_has_emptied_all(table):
+    """It remembers which pages hold nothing any more; the last one is written again."""
+    with table.connect() as session:
+        for number in range(1, 6):
+            table.fill(2, number * 10)
+            assert ids(drain_batch(session)) == [number * 10, number * 10 + 1]
+            assert drain_batch(session) == [] == take(session)
+            with transaction(table) as other:
+                other.execute("INSERT INTO t VALUES (%s, 0)", (number * 10 + 2,))
+                assert take(session) == []
+                other.execute("ROLLBACK" if number % 2 == 0 else "COMMIT")
+            assert ids(drain_batch(session)) == ([] if number % 2 == 0 else [number * 10 + 2])
+
+
 # --- savepoints of takers ----------------------------------------------------------------------
 
 
