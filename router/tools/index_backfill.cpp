@@ -93,6 +93,24 @@ void ShardBackfill::connect() {
     begin();
 }
 
+/// What is read is made good by the changes that follow, so they must be recorded by now.
+void ShardBackfill::require_recording() {
+    const Rows recorded = shard_->query(
+        "SELECT COALESCE(t.columns OPERATOR(pg_catalog.||) t.key OPERATOR(pg_catalog.@>) $3, "
+        "true) FROM interlock.outbox_table t "
+        "WHERE t.relid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass AND t.stream "
+        "OPERATOR(pg_catalog.=) $2",
+        {Param::of_text(model_->table->sql_name), Param::of_text(index_),
+         Param::of_text_array(model_->column_names())});
+    if (!recorded.empty() && recorded.boolean(0, 0)) return;
+    throw ControlError("42704",
+                       std::string(recorded.empty() ? "changes" : "not all columns") +
+                           " of table " + model_->table->sql_name + " are " +
+                           (recorded.empty() ? "not " : "") + "recorded for index \"" + index_ +
+                           "\"",
+                       {}, "Run \"interlock apply\" first.");
+}
+
 void ShardBackfill::begin() {
     const std::string table = model_->table->sql_name;
     // Comparing keys takes the operators of their types, which may be in other schemas.
@@ -106,9 +124,7 @@ void ShardBackfill::begin() {
         "  AND n.nspname NOT IN ('pg_catalog', 'pg_temp')",
         {Param::of_text(table)});
 
-    std::vector<std::string> key;
-    for (const std::size_t position : model_->key)
-        key.push_back(model_->columns[position].name);
+    require_recording();
     const std::string order = model_->key_list("t.");
     const std::string start =
         "SELECT interlock.row_values(t, $2), interlock.row_values(t, $3) FROM " + table +

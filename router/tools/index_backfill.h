@@ -59,6 +59,7 @@ class ShardBackfill {
   private:
     void connect();
     void disconnect();
+    void require_recording();
     void begin();
     bool step();
     void wait_until(std::chrono::steady_clock::time_point time);
