@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from support.outbox import done, drain_batch, identity, seqs, take, transaction
+from support.outbox import done, drain_batch, identity, rotate, seqs, take, transaction
 from support.shard import Background, refusal
 
 @pytest.fixture
@@ -249,6 +249,25 @@ def test_a_savepoint_taken_in_many_levels_keeps_what_was_released(table):
                 taken += ids(batch)
         session.execute("COMMIT")
     assert ids(table.records()) == [number for number in range(1, 41) if number not in taken]
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_taker_that_is_prepared_keeps_its_records_until_its_end(table, end):
+    """Who applies the records in the same two-phase transaction may do so."""
+    table.fill(6)
+    with table.connect() as session, table.connect() as other:
+        session.execute("BEGIN")
+        batch = take(session, 4)
+        done(session, batch[:3])
+        session.execute(f"PREPARE TRANSACTION '{table.dbname}'")
+        try:
+            assert ids(take(other)) == ids(take(session)) == [5, 6]
+            with session.transaction(), refusal("55000"):
+                done(session, batch[3:])
+            assert rotate(other) == 0
+        finally:
+            other.execute(f"{end} PREPARED '{table.dbname}'")
+        assert ids(drain_batch(session)) == ([4, 5, 6] if end == "COMMIT" else [1, 2, 3, 4, 5, 6])
 
 
 # --- records of others -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from support.outbox import LAP, SEGMENT, done, drain_batch, rotate, seqs, take, transaction
-from support.shard import Background
+from support.shard import Background, refusal
 
 
 @pytest.fixture
@@ -393,3 +393,25 @@ def test_an_idle_taker_costs_little_although_segments_cannot_be_emptied(table):
 
         taking, counting = shortest("SELECT count(*) FROM interlock.outbox_take(10)"), shortest("SELECT count(*) FROM interlock.outbox")
         assert taking < counting / 2, (taking, counting)
+
+
+def test_sessions_that_write_and_take_for_long_keep_no_memory(table):
+    """Errors, rotations and other columns included: each makes a session read again what it knows."""
+    with table.connect() as session:
+        def work(start):
+            for number in range(start, start + 60):
+                session.execute("INSERT INTO t VALUES (%s, 0)", (number,))
+                assert len(drain_batch(session)) == 1
+                for text in ("SELECT interlock.outbox_take(1, 'nowhere')", "SELECT interlock.outbox_done('{1}')"):
+                    with refusal("42704" if "nowhere" in text else "55000"):
+                        session.execute(text)
+                if number % 10 == 0:
+                    table.next_seq(number * SEGMENT)
+                    rotate(session)
+                    table.sql(f"ALTER TABLE t ALTER v SET STATISTICS {number}")
+            return session.execute("SELECT sum(total_bytes) FROM pg_backend_memory_contexts").fetchone()[0]
+
+        work(100)
+        before = work(200)
+        after = max(work(start) for start in (300, 400, 500))
+        assert after - before < 100_000, (before, after)
