@@ -32,12 +32,21 @@ CREATE TABLE line (
     a integer, b text COLLATE "C",
     due timestamp, weight double precision, span interval,
     PRIMARY KEY (order_id, line, part));
-GRANT SELECT ON doc, item, line TO app;
+CREATE TABLE event (
+    day date, number integer,
+    "User" bigint NOT NULL, room text COLLATE "C" NOT NULL,
+    PRIMARY KEY (day, number)) PARTITION BY RANGE (day);
+CREATE TABLE event_1 PARTITION OF event FOR VALUES FROM ('2024-01-01') TO ('2024-02-01');
+CREATE TABLE event_2 (number integer NOT NULL, room text COLLATE "C" NOT NULL, dropped text, day date NOT NULL, "User" bigint NOT NULL);
+ALTER TABLE event_2 DROP COLUMN dropped;
+ALTER TABLE event ATTACH PARTITION event_2 FOR VALUES FROM ('2024-02-01') TO ('2024-03-01');
+GRANT SELECT ON doc, item, line, event TO app;
 """
 # index -> table, keyspace and its type, shard key, scope, order
 INDEXES = {
     "docs": ("doc", "names", "text", "the name", ["owner"], 'at DESC NULLS LAST, "the name"'),
     "items": ("item", "ids", "uuid", "id", ["kind"], "score DESC NULLS LAST, made, id"),
+    "events": ("event", "accounts", "bigint", "User", ["room"], 'day DESC, number'),
     "lines": ("line", "accounts", "bigint", "User", ["a", "b"],
               'due NULLS FIRST, weight, span, order_id, line, part, "User"'),
 }
@@ -57,6 +66,9 @@ def make_rows(table, chance):
         return [(str(UUID(int=chance.getrandbits(128))), maybe(chance.choice(["plain", "fancy", "odd"])),
                  maybe(chance.choice(["0", "1.5", "1.500", "999999.999"])),
                  chance.choice(["2024-02-29", "infinity", "4713-01-01 BC"]), None) for _ in range(400)]
+    if table == "event":
+        return [(f"2024-0{chance.randint(1, 2)}-1{chance.randint(0, 9)}", number, chance.randint(-50, 50), chance.choice("abc"))
+                for number in range(300)]
     keys = {(chance.choice([-9223372036854775808, 0, 1, 2, 9223372036854775807]), chance.randint(-30, 30),
              chance.choice(["", "a", "b ", "ä", "'"])) for _ in range(600)}
     return [(*key, chance.randint(-50, 50), maybe(chance.randint(1, 3)), maybe(chance.choice(["x", "", "it's"])),
@@ -161,7 +173,7 @@ def keys(module_keys):
 
 
 CHANGES = {"doc": "owner = CASE WHEN owner IS NULL THEN '' END", "item": "score = coalesce(score, 0) + 0.001",
-           "line": "due = CASE WHEN due IS NULL THEN timestamp '-infinity' END"}
+           "event": "room = room || 'x'", "line": "due = CASE WHEN due IS NULL THEN timestamp '-infinity' END"}
 
 
 @pytest.mark.parametrize("name", INDEXES)
@@ -194,6 +206,7 @@ def test_every_kind_of_key_and_of_null(keys, name, chunk):
     ("docs", {"owner": "back\\slash"}, "owner = E'back\\\\slash'"),
     ("docs", {"owner": None}, "owner IS NULL"),
     ("items", {"kind": "odd"}, "kind = 'odd'"),
+    ("events", {"room": "b"}, "room = 'b'"),
     ("lines", {"a": 2, "b": ""}, "a = 2 AND b = ''"),
     ("lines", {"b": "it's"}, "b = 'it''s'"),
     ("lines", {"a": None, "b": "x"}, "a IS NULL AND b = 'x'"),

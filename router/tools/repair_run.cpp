@@ -39,7 +39,7 @@ RepairCommand::RepairCommand(const RepairRequest &request)
     run_.index = request.index;
     run_.apply = request.apply;
     take_scope();
-    take_shard();
+    check_shard();
     prepare_sessions();
     position_ = std::make_unique<RepairPosition>(cluster_.database(), run_);
 }
@@ -88,16 +88,13 @@ void RepairCommand::take_scope() {
     }
 }
 
-void RepairCommand::take_shard() {
-    if (request_.shard.empty()) return;
+void RepairCommand::check_shard() {
     run_.shard = request_.shard;
     std::vector<std::string> names;
-    for (std::size_t s = 0; s < cluster_.model().shards.size(); ++s) {
+    for (std::size_t s = 0; s < cluster_.model().shards.size(); ++s)
         names.push_back(cluster_.shard_name(s));
-        if (names.back() == request_.shard) only_ = s;
-    }
-    if (!only_)
-        throw StartupError("option \"--shard\": there is no shard \"" + request_.shard + "\"",
+    if (!run_.shard.empty() && std::find(names.begin(), names.end(), run_.shard) == names.end())
+        throw StartupError("option \"--shard\": there is no shard \"" + run_.shard + "\"",
                            "The shards: " + joined(names) + ".");
 }
 
@@ -135,7 +132,7 @@ std::string RepairCommand::resume() {
 void RepairCommand::estimate() {
     if (!request_.scope.empty()) return;
     for (std::size_t s = 0; s < cluster_.model().shards.size(); ++s) {
-        if (only_ && *only_ != s) continue;
+        if (!run_.shard.empty() && cluster_.shard_name(s) != run_.shard) continue;
         estimate_ += cluster_.shard(s)
                          .query("SELECT COALESCE(pg_catalog.sum(GREATEST(c.reltuples, 0)), 0)"
                                 "::pg_catalog.int8 FROM pg_catalog.pg_partition_tree($1::text"
@@ -166,7 +163,10 @@ RepairCounts RepairCommand::counts() const {
 }
 
 int RepairCommand::run() {
-    RepairWalk walk(cluster_, sql_, scope_, only_, resume());
+    if (!cluster_.model().ready)
+        report_.tell("index \"" + run_.index +
+                     "\" is not ready: what its backfill has not filled yet is missing");
+    RepairWalk walk(cluster_, sql_, scope_, run_.shard, resume());
     estimate();
     this->walk(walk);
     look_at_the_end();
@@ -237,7 +237,8 @@ RepairCommand::settle_once(const std::vector<Candidate> &candidates) {
     bool moving = false;
     for (std::size_t i = 0; i < judged.size(); ++i) {
         const Judged &one = judged[i];
-        if (only_ && one.owner != *only_) continue;  // its bucket has gone to another shard
+        if (!run_.shard.empty() && cluster_.shard_name(one.owner) != run_.shard)
+            continue;  // its bucket has gone to another shard
         Candidate candidate = candidates[i];
         if (one.verdict == Verdict::pending || one.verdict == Verdict::parked) {
             put_off(std::move(candidate), one.verdict == Verdict::parked);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,7 +46,7 @@ class RepairCommand {
     };
 
     void take_scope();
-    void take_shard();
+    void check_shard();
     void prepare_sessions();
     std::string resume();
     void estimate();
@@ -67,7 +66,6 @@ class RepairCommand {
     const RepairRequest &request_;
     RepairCluster cluster_;
     RepairScope scope_;
-    std::optional<std::size_t> only_;
     RepairRun run_;
     RepairSql sql_;
     RepairCheck check_;

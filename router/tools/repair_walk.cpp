@@ -15,11 +15,9 @@ Param json(const std::string &text) {
 }  // namespace
 
 RepairWalk::RepairWalk(RepairCluster &cluster, const RepairSql &sql, const RepairScope &scope,
-                       std::optional<std::size_t> only, std::string position)
-    : cluster_(cluster), sql_(sql), scope_(scope), only_(only), position_(std::move(position)) {
-    for (std::size_t s = 0; s < cluster_.model().shards.size(); ++s)
-        if (!only_ || *only_ == s) shards_.push_back(s);
-}
+                       std::string only, std::string position)
+    : cluster_(cluster), sql_(sql), scope_(scope), only_(std::move(only)),
+      position_(std::move(position)) {}
 
 std::vector<Param> RepairWalk::params(const std::string &upper, std::int32_t limit) const {
     return {json(position_), json(upper), Param::of_int4(limit), json(scope_.json)};
@@ -32,12 +30,11 @@ std::vector<Rows> RepairWalk::read_rows(const std::string &upper, std::int32_t l
     const auto read = [&](std::size_t shard) {
         return cluster_.shard(shard).query_within(cluster_.timeouts().scan, sql, values);
     };
-    std::vector<std::future<Rows>> answers;
-    for (std::size_t i = 1; i < shards_.size(); ++i)
-        answers.push_back(std::async(std::launch::async, read, shards_[i]));
-    std::vector<Rows> rows;
     // An error must not leave the others running: the futures wait for them.
-    rows.push_back(read(shards_.front()));
+    std::vector<std::future<Rows>> answers;
+    for (std::size_t shard = 0; shard < cluster_.model().shards.size(); ++shard)
+        if (compared(shard)) answers.push_back(std::async(std::launch::async, read, shard));
+    std::vector<Rows> rows;
     for (std::future<Rows> &answer : answers)
         rows.push_back(answer.get());
     return rows;
@@ -48,7 +45,7 @@ std::vector<Rows> RepairWalk::read_rows(const std::string &upper, std::int32_t l
 RepairWalk::Range RepairWalk::read(std::int32_t size) {
     const std::int32_t most = 2 * size;
     std::string upper;
-    const std::size_t attempts = 4 + 2 * shards_.size();
+    const std::size_t attempts = 4 + 2 * cluster_.model().shards.size();
     for (std::size_t attempt = 0; attempt < attempts; ++attempt) {
         Range range;
         range.entries = cluster_.database().query_within(
@@ -76,7 +73,7 @@ WalkedRange RepairWalk::compare(const Range &range) const {
     std::vector<bool> settled(static_cast<std::size_t>(entries.size()));
     for (int e = 0; e < entries.size(); ++e) {
         const std::size_t owner = cluster_.owner(entries.int64(e, 2));
-        if (only_ && owner != *only_) {
+        if (!compared(owner)) {
             settled[static_cast<std::size_t>(e)] = true;
             continue;
         }

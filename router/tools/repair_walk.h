@@ -32,9 +32,10 @@ struct WalkedRange {
 
 class RepairWalk {
   public:
-    /// Begins behind `position`, or at the beginning if that is empty. `only`: one shard.
+    /// Begins behind `position`, or at the beginning if that is empty. `only`: the name of one
+    /// shard; empty: all.
     RepairWalk(RepairCluster &cluster, const RepairSql &sql, const RepairScope &scope,
-               std::optional<std::size_t> only, std::string position);
+               std::string only, std::string position);
 
     /// Compares the next range, of about `size` entries. Throws ControlError; with IL102 the
     /// routes must be renewed, and the call repeated.
@@ -51,6 +52,9 @@ class RepairWalk {
         std::vector<Rows> rows;  ///< by shard
     };
 
+    bool compared(std::size_t shard) const {
+        return only_.empty() || cluster_.shard_name(shard) == only_;
+    }
     Range read(std::int32_t size);
     std::vector<Param> params(const std::string &upper, std::int32_t limit) const;
     std::vector<Rows> read_rows(const std::string &upper, std::int32_t limit);
@@ -59,8 +63,7 @@ class RepairWalk {
     RepairCluster &cluster_;
     const RepairSql &sql_;
     const RepairScope &scope_;
-    std::vector<std::size_t> shards_;  ///< those compared
-    std::optional<std::size_t> only_;
+    std::string only_;
     std::string position_;
     bool ended_ = false;
 };
