@@ -66,6 +66,8 @@ mutants.MUTANTS = [
            (f"{CONSUMERS}a_done_that_is_rolled_back_can_be_done_again",)),
     Mutant("kept-after-the-end", "records of an earlier transaction", HELD, "        held = nullptr;\n        break;", "        break;",
            (f"{CONSUMERS}a_batch_of_an_earlier_transaction_is_no_longer_ours",), "if (held_context != nullptr) MemoryContextDelete(held_context);", ""),
+    Mutant("not-flushed", "crashes: what was given out", TAKE, "if (take.taken_count > 0) XLogFlush(XactLastRecEnd);", "",
+           (f"{COPIES}what_a_taker_has_been_given_survives_a_crash_although_its_writer_did_not_wait",)),
     Mutant("callers-operators", "search_path", CACHE, '"search_path", "pg_catalog, pg_temp"', '"search_path", "evil, pg_catalog"',
            (f"{ACCESS}a_search_path_full_of_traps_springs_none",)),
     # The ring
