@@ -14,6 +14,7 @@
 #include "base/settings_file.h"
 #include "base/startup_error.h"
 #include "tools/apply_catalog.h"
+#include "tools/apply_index.h"
 #include "tools/apply_model.h"
 #include "tools/apply_plan.h"
 #include "tools/apply_shard.h"
@@ -79,6 +80,8 @@ class Apply {
             tell("WARNING", warning);
         for (const Finding &warning : check_keysets(desired_, states_))
             tell("WARNING", warning);
+        for (const Finding &warning : index_warnings(desired_, states_))
+            tell("WARNING", warning);
         if (!problems.empty()) {
             for (const Finding &problem : problems)
                 tell("ERROR", problem);
@@ -117,10 +120,20 @@ class Apply {
             if (problems.size() == before)
                 for (std::size_t s = 0; s < shards_.size(); ++s)
                     shards_[s]->check_rows(states_[s], changes_, problems);
+            check_global_indexes(problems);
         }
         for (const auto &shard : shards_)
             shard->end_checks();
         return problems;
+    }
+
+    void check_global_indexes(std::vector<Finding> &problems) {
+        for (std::size_t s = 0; s < shards_.size(); ++s)
+            shards_[s]->try_indexes(states_[s], problems);
+        agree_on_indexes(desired_, states_, problems);
+        for (std::size_t s = 0; s < shards_.size(); ++s)
+            shards_[s]->try_index_tables(states_[s], problems);
+        check_indexes(desired_, states_, problems);
     }
 
     bool identities_match() const {
@@ -157,6 +170,8 @@ class Apply {
                     record_columns(action);
                 else if (action.kind == ActionKind::make_cursor_key)
                     desired_.cursor_keys = catalog_.make_cursor_key();
+                else if (action.kind == ActionKind::forget_index)
+                    catalog_.forget_index(desired_.dropped_indexes[action.index].name);
                 else
                     catalog_.publish(version = action.version);
                 if (i + 1 == plan.size()) catalog_.commit();
@@ -192,9 +207,13 @@ class Apply {
     }
 
     std::string matching(std::int32_t version) const {
+        const auto databases = static_cast<std::size_t>(
+            std::count_if(desired_.shards.begin(), desired_.shards.end(),
+                          [](const DesiredShard &shard) { return shard.index_only; }));
         const bool one = desired_.shards.size() == 1;
-        return count_of(desired_.shards.size(), "shard") + (one ? " matches" : " match") +
-               " route version " + std::to_string(version);
+        return count_of(desired_.shards.size() - databases, "shard") +
+               (databases == 0 ? "" : " and " + count_of(databases, "index database")) +
+               (one ? " matches" : " match") + " route version " + std::to_string(version);
     }
 
     const Request &request_;
@@ -225,14 +244,15 @@ std::string apply_help() {
     out << "Usage: interlock apply [--plan] [-c FILE] --catalog CONNINFO [OPTION]...\n"
            "\n"
            "Makes the shards match the catalog: their identity, keyspaces, guards of the declared\n"
-           "tables, the keys that sign cursors, and the buckets each owns; then publishes the "
-           "staged\n"
-           "map as the next route version. Everything is checked first; if anything stands in the "
-           "way, all of it is "
-           "told\n"
-           "and nothing is changed. A run that was interrupted is finished by another.\n"
+           "tables, the keys that sign cursors, and the buckets each owns; makes global indexes\n"
+           "in their databases and has the shards record changes for them; then publishes the\n"
+           "staged map as the next route version. Everything is checked first; if anything stands\n"
+           "in the way, all of it is told and nothing is changed. A run that was interrupted is\n"
+           "finished by another.\n"
            "\n"
-           "A bucket changes its shard only while it is empty. Nothing is ever deleted.\n"
+           "A bucket changes its shard only while it is empty. No rows are ever deleted; of an "
+           "index\n"
+           "that was dropped, the entries are, and what was recorded for it.\n"
            "\n"
            "The shards are connected to by their connection strings in the catalog and what libpq\n"
            "adds to them (PGUSER, the password file, ...), as the extension's owner or a "

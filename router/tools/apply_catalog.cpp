@@ -2,6 +2,7 @@
 
 #include "tools/apply_cursor_keys.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -73,7 +74,8 @@ void CatalogSession::keep_others_out() {
         connection_.query_within(enough, "LOCK TABLE interlock.cluster IN EXCLUSIVE MODE");
         connection_.query_within(
             enough, "LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, "
-                    "interlock.assignment, interlock.table_column IN SHARE ROW EXCLUSIVE MODE");
+                    "interlock.assignment, interlock.table_column, interlock.global_index, "
+                    "interlock.dropped_index IN SHARE ROW EXCLUSIVE MODE");
     } catch (const ControlError &error) {
         if (error.sqlstate != "55P03") throw;
         throw ApplyRefusal({"the catalog is being edited by another transaction", error.what(),
@@ -109,11 +111,13 @@ DesiredState CatalogSession::read() {
     desired.cluster_name = cluster.text(0, 1);
     desired.version = cluster.int32(0, 2);
 
-    const Rows shards =
-        connection_.query("SELECT id, name, conninfo FROM interlock.shard ORDER BY name");
+    const Rows shards = connection_.query(
+        "SELECT id, name, conninfo, role = 'index' FROM interlock.shard ORDER BY name");
     for (int row = 0; row < shards.size(); ++row)
-        desired.shards.push_back({shards.int32(row, 0), shards.text(row, 1), shards.text(row, 2)});
-    if (desired.shards.empty())
+        desired.shards.push_back({shards.int32(row, 0), shards.text(row, 1), shards.text(row, 2),
+                                  shards.boolean(row, 3)});
+    if (std::all_of(desired.shards.begin(), desired.shards.end(),
+                    [](const DesiredShard &shard) { return shard.index_only; }))
         throw ApplyRefusal(
             {"the catalog does not define any shard", {}, "Add them with interlock.add_shard()."});
 
@@ -180,9 +184,61 @@ DesiredState CatalogSession::read() {
         desired.tables[table_at.at(columns.int32(row, 0))].recorded.push_back(
             {columns.text(row, 1), columns.text(row, 2), columns.oid(row, 3),
              columns.boolean(row, 4)});
+    read_indexes(desired);
     desired.instance = read_instance_name(connection_);
     desired.cursor_keys = read_cursor_keys();
     return desired;
+}
+
+void CatalogSession::read_indexes(DesiredState &desired) {
+    const auto shard_at = positions(desired.shards);
+    const auto table_at = positions(desired.tables);
+    // An index without scope columns has one row, with a NULL for the column.
+    const Rows indexes = connection_.query(
+        "SELECT i.id, i.name, i.table_id, i.\"order\", i.shard, i.max_page, i.default_page, "
+        "  i.ready, s.name "
+        "FROM interlock.global_index i "
+        "LEFT JOIN LATERAL pg_catalog.unnest(i.scope) WITH ORDINALITY s(name, n) ON true "
+        "ORDER BY i.name, s.n");
+    for (int row = 0; row < indexes.size(); ++row) {
+        if (desired.indexes.empty() || desired.indexes.back().id != indexes.int32(row, 0)) {
+            const auto table = table_at.find(indexes.int32(row, 2));
+            const auto database = shard_at.find(indexes.int32(row, 4));
+            if (table == table_at.end() || database == shard_at.end())
+                throw ApplyRefusal({"index \"" + indexes.text(row, 1) +
+                                        "\" refers to a table or database that does not exist",
+                                    {},
+                                    "Look at interlock.global_index."});
+            DesiredIndex index;
+            index.id = indexes.int32(row, 0);
+            index.name = indexes.text(row, 1);
+            index.table = table->second;
+            index.order = indexes.text(row, 3);
+            index.database = static_cast<std::int32_t>(database->second);
+            index.max_page = indexes.int32(row, 5);
+            index.default_page = indexes.int32(row, 6);
+            index.ready = indexes.boolean(row, 7);
+            desired.indexes.push_back(std::move(index));
+        }
+        if (!indexes.is_null(row, 8)) desired.indexes.back().scope.push_back(indexes.text(row, 8));
+    }
+    const Rows dropped =
+        connection_.query("SELECT name, shard FROM interlock.dropped_index ORDER BY name");
+    for (int row = 0; row < dropped.size(); ++row) {
+        const auto database = shard_at.find(dropped.int32(row, 1));
+        if (database == shard_at.end())
+            throw ApplyRefusal({"dropped index \"" + dropped.text(row, 0) +
+                                    "\" refers to a database that does not exist",
+                                {},
+                                "Delete the row from interlock.dropped_index."});
+        desired.dropped_indexes.push_back(
+            {dropped.text(row, 0), static_cast<std::int32_t>(database->second)});
+    }
+}
+
+void CatalogSession::forget_index(const std::string &name) {
+    connection_.query("DELETE FROM interlock.dropped_index WHERE name = $1",
+                      {Param::of_text(name)});
 }
 
 std::vector<CursorKey> CatalogSession::read_cursor_keys() {

@@ -30,6 +30,9 @@ class CatalogSession {
     /// Replaces the recorded columns of a table.
     void record_columns(std::int32_t table_id, const std::vector<ColumnInfo> &columns);
 
+    /// Nothing is left of a dropped index.
+    void forget_index(const std::string &name);
+
     /// Publishes exactly `version`.
     void publish(std::int32_t version);
 
@@ -40,6 +43,7 @@ class CatalogSession {
     void keep_others_out();
     std::string holder();
     std::vector<CursorKey> read_cursor_keys();
+    void read_indexes(DesiredState &desired);
 
     ControlConnection connection_;
     ControlTransaction transaction_;

@@ -25,29 +25,28 @@ const ColumnInfo *find_column(const std::vector<ColumnInfo> &columns, const std:
     return found == columns.end() ? nullptr : &*found;
 }
 
-void check_identity(const DesiredState &desired, const std::string &shard, const ShardState &state,
+void check_identity(const DesiredState &desired, const DesiredShard &shard, const ShardState &state,
                     std::vector<Finding> &problems) {
     if (!state.has_identity) return;
     if (state.cluster_id != desired.cluster_id)
-        problems.push_back({"the connection string of shard " + quoted(shard) +
-                                " leads to a shard of another cluster",
-                            "That database is shard " + quoted(state.shard_name) + " of cluster " +
-                                state.cluster_id + "; this catalog defines cluster " +
-                                desired.cluster_id + ".",
-                            "Correct it with interlock.set_shard_conninfo()."});
-    else if (state.shard_name != shard)
-        problems.push_back({"the connection string of shard " + quoted(shard) + " leads to shard " +
+        problems.push_back(
+            {"the connection string of " + shard.called() + " leads to a shard of another cluster",
+             "That database is shard " + quoted(state.shard_name) + " of cluster " +
+                 state.cluster_id + "; this catalog defines cluster " + desired.cluster_id + ".",
+             "Correct it with interlock.set_shard_conninfo()."});
+    else if (state.shard_name != shard.name)
+        problems.push_back({"the connection string of " + shard.called() + " leads to shard " +
                                 quoted(state.shard_name),
                             {},
                             "Correct it with interlock.set_shard_conninfo()."});
     else if (state.restored)
-        problems.push_back({"the database of shard " + quoted(shard) +
-                                " is a restored copy that nobody has adopted",
-                            "Its recorded identity is that of another server or database.",
-                            "If this copy is to be the shard from now on, run in it: SELECT "
-                            "interlock.adopt_shard();"});
+        problems.push_back(
+            {"the database of " + shard.called() + " is a restored copy that nobody has adopted",
+             "Its recorded identity is that of another server or database.",
+             "If this copy is to be the shard from now on, run in it: SELECT "
+             "interlock.adopt_shard();"});
     else if (state.floor > desired.version + 1)
-        problems.push_back({"shard " + quoted(shard) + " is ahead of the catalog",
+        problems.push_back({shard.called() + " is ahead of the catalog",
                             "It gave buckets away under route version " +
                                 std::to_string(state.floor) + "; the catalog's current one is " +
                                 std::to_string(desired.version) + ".",
@@ -62,10 +61,15 @@ void check_instances(const DesiredState &desired, const std::vector<ShardState> 
         if (!shards[s].known || shards[s].instance.empty()) continue;
         const auto [first, fresh] = seen.emplace(shards[s].instance, s);
         if (!fresh)
-            problems.push_back({"shards " + quoted(desired.shards[first->second].name) + " and " +
-                                    quoted(desired.shards[s].name) + " are the same database",
-                                {},
-                                "Correct one of them with interlock.set_shard_conninfo()."});
+            problems.push_back(
+                {desired.shards[first->second].called() + " and " + desired.shards[s].called() +
+                     " are the same database",
+                 {},
+                 std::string("Correct one of them with interlock.set_shard_conninfo().") +
+                     (desired.shards[first->second].index_only || desired.shards[s].index_only
+                          ? " A shard can hold indexes as it is: name it in "
+                            "interlock.create_index()."
+                          : "")});
     }
 }
 
@@ -99,7 +103,7 @@ void check_encodings(const DesiredState &desired, const std::vector<ShardState> 
     if (text == desired.keyspaces.end()) return;
     std::map<std::string, std::string> shards_by_encoding;
     for (std::size_t s = 0; s < shards.size(); ++s)
-        if (shards[s].known) {
+        if (shards[s].known && !desired.shards[s].index_only) {
             std::string &list = shards_by_encoding[shards[s].encoding];
             list += (list.empty() ? "" : ", ") + desired.shards[s].name;
         }
@@ -180,7 +184,7 @@ void check_table(const DesiredState &desired, std::size_t t, const std::vector<S
     const DesiredTable &table = desired.tables[t];
     std::optional<std::size_t> reference;  // the first shard that has the table
     for (std::size_t s = 0; s < shards.size(); ++s) {
-        if (!shards[s].known) continue;
+        if (!shards[s].known || desired.shards[s].index_only) continue;
         const TableState &state = shards[s].tables[t];
         const std::string &shard = desired.shards[s].name;
         const std::string where = "table " + table.name + " on shard " + quoted(shard);
@@ -259,7 +263,7 @@ std::vector<Finding> check_shards(const DesiredState &desired,
     check_instances(desired, shards, problems);
     for (std::size_t s = 0; s < shards.size(); ++s) {
         if (!shards[s].known) continue;
-        check_identity(desired, desired.shards[s].name, shards[s], problems);
+        check_identity(desired, desired.shards[s], shards[s], problems);
         check_keyspaces(desired, desired.shards[s].name, shards[s], problems);
     }
     check_encodings(desired, shards, problems);
@@ -270,6 +274,16 @@ std::vector<Finding> check_shards(const DesiredState &desired,
                                     (keyspace.beyond.size() == 1 ? "does" : "do") + " not exist",
                                 "The keyspace has " + count_of(keyspace.buckets, "bucket") + ".",
                                 {}});
+    // Only a hand-made edit can have done that.
+    for (std::size_t s = 0; s < desired.shards.size(); ++s)
+        for (const DesiredKeyspace &keyspace : desired.keyspaces)
+            if (desired.shards[s].index_only &&
+                std::count(keyspace.staged.begin(), keyspace.staged.end(),
+                           static_cast<std::int32_t>(s)) > 0)
+                problems.push_back({"buckets of keyspace " + quoted(keyspace.name) +
+                                        " are assigned to " + desired.shards[s].called(),
+                                    {},
+                                    "Assign them to shards with interlock.assign()."});
     for (std::size_t t = 0; t < desired.tables.size(); ++t)
         check_table(desired, t, shards, problems);
     return problems;

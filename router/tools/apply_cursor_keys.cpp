@@ -167,8 +167,13 @@ std::vector<Finding> check_keysets(const DesiredState &desired,
     std::vector<Finding> warnings;
     for (auto &entry : keysets) {
         const std::string &name = entry.first;
+        // Those of indexes are made alike on every shard, or refused.
+        if (std::any_of(desired.indexes.begin(), desired.indexes.end(),
+                        [&](const DesiredIndex &index) { return index.name == name; }))
+            continue;
         Versions &versions = entry.second;
         for (std::size_t s = 0; s < shards.size(); ++s) {
+            if (desired.shards[s].index_only) continue;
             const std::string shard = quoted(desired.shards[s].name);
             const std::vector<KeysetInfo> &here = shards[s].keysets;
             const auto found =

@@ -46,7 +46,13 @@ inline constexpr std::int32_t no_shard = -1;
 struct DesiredShard {
     std::int32_t id = 0;
     std::string name;
-    std::string conninfo;  ///< may hold secrets: never printed
+    std::string conninfo;     ///< may hold secrets: never printed
+    bool index_only = false;  ///< an index database: no keyspaces, tables or buckets
+
+    /// As messages name it: shard "s0", index database "idx".
+    [[nodiscard]] std::string called() const {
+        return (index_only ? "index database \"" : "shard \"") + name + '"';
+    }
 };
 
 struct DesiredKeyspace {
@@ -67,6 +73,79 @@ struct DesiredTable {
     std::string key_sql;         ///< key_column, quoted where PostgreSQL needs it
     std::string version_column;  ///< empty: none
     std::vector<ColumnInfo> recorded;
+};
+
+/// A column of a global index, as a shard's table has it.
+struct IndexColumnInfo {
+    std::string name;
+    std::string type_name;  ///< with its modifier, schema-qualified unless built in
+    std::string collation;  ///< schema-qualified and quoted; empty: the type has none
+    bool not_null = false;
+};
+
+/// What a global index takes of its table.
+struct IndexShape {
+    std::vector<std::string> recorded;  ///< scope and order: what the outbox records, and the key
+    std::vector<std::string> key;       ///< primary key, then the shard key if it is not in it
+    std::vector<IndexColumnInfo> columns;  ///< all of them, each once
+    std::string digest;                    ///< what the keyset's cursors are bound to
+};
+
+/// A global index that the catalog declares.
+struct DesiredIndex {
+    std::int32_t id = 0;
+    std::string name;
+    std::size_t table = 0;  ///< position in DesiredState::tables
+    std::vector<std::string> scope;
+    std::string order;          ///< as it was declared
+    std::int32_t database = 0;  ///< position in DesiredState::shards
+    std::int32_t max_page = 0, default_page = 0;
+    bool ready = false;  ///< it was filled: routers answer pages from it, or will
+    IndexShape shape;    ///< what the shards make of it, once they are known to agree
+};
+
+/// One that the catalog declares no more, but whose traces were not removed yet.
+struct DroppedIndex {
+    std::string name;
+    std::int32_t database = 0;  ///< position in DesiredState::shards
+};
+
+/// Who may read a table, of the roles that the database knows; "PUBLIC" may be one.
+struct Readers {
+    std::vector<std::string> roles;     ///< by name: all but superusers and PostgreSQL's own
+    std::vector<std::string> may_read;  ///< by name
+};
+
+/// A global index on one shard.
+struct IndexOnShard {
+    bool judged = false;  ///< it could be looked at: what follows is known
+    IndexShape shape;     ///< as this shard would declare it
+    bool has_keyset = false;
+    std::string keyset_digest, keyset_limits;  ///< of the keyset that is there
+    std::string wanted_limits;
+    bool attached = false;          ///< the table, to the stream of the index's name
+    bool recording_broken = false;  ///< attached, but a trigger is missing or switched off
+    std::vector<std::string> attached_columns, attached_key;
+    std::vector<std::string> others;  ///< other tables attached to that stream
+    bool row_security = false;
+    Readers readers;
+};
+
+/// A global index in the database that holds its entries.
+struct IndexInDatabase {
+    bool defined = false;            ///< its table is there
+    bool changes = false;            ///< index_define() would do something
+    std::string digest;              ///< of the keyset that it has or would have; empty: not tried
+    std::vector<std::string> roles;  ///< those that exist, as in Readers
+    std::vector<std::string> readers;   ///< those that were given the right to read it
+    std::vector<std::string> indexers;  ///< those of them that keep it: see grant_indexer()
+};
+
+/// What is left of a dropped index in one database.
+struct DroppedState {
+    bool has_stream = false;
+    std::vector<std::string> tables;  ///< attached to it
+    bool defined = false;             ///< its table of entries is there
 };
 
 /// A key that signs cursors. What a shard is compared by is a digest of the secret.
@@ -100,6 +179,8 @@ struct DesiredState {
     std::vector<DesiredKeyspace> keyspaces;
     std::vector<DesiredTable> tables;
     std::vector<CursorKey> cursor_keys;  ///< by id
+    std::vector<DesiredIndex> indexes;   ///< by name
+    std::vector<DroppedIndex> dropped_indexes;
 };
 
 enum class BucketOwnership : std::uint8_t { owned, fenced, moved, importing };
@@ -161,6 +242,10 @@ struct ShardState {
     std::vector<std::string> other_keyspaces;  ///< known here but not to the catalog
     std::vector<CursorKey> cursor_keys;        ///< by id
     std::vector<KeysetInfo> keysets;           ///< by name
+
+    std::vector<IndexOnShard> indexes;          ///< as DesiredState::indexes; of shards
+    std::vector<IndexInDatabase> index_tables;  ///< the same; of the database that holds it
+    std::vector<DroppedState> dropped_indexes;  ///< as DesiredState::dropped_indexes
 };
 
 enum class ActionKind : std::uint8_t {
@@ -171,6 +256,13 @@ enum class ActionKind : std::uint8_t {
     guard_table,
     make_cursor_key,
     take_cursor_keys,
+    remove_index,
+    detach_index,
+    forget_index,
+    define_index,
+    declare_keyset,
+    attach_index,
+    grant_index,
     record_columns,
     release_buckets,
     publish,
@@ -186,7 +278,10 @@ struct Action {
     std::vector<std::int32_t> buckets;
     std::int32_t to_shard = no_shard;
     std::int32_t version = 0;
-    std::string text;  ///< what a person reads
+    std::size_t index = 0;                   ///< or of a dropped one
+    std::vector<std::string> tables;         ///< that are to be detached
+    std::vector<std::string> grant, revoke;  ///< roles
+    std::string text;                        ///< what a person reads
 };
 
 }  // namespace interlock

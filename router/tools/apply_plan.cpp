@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "route/route_table.h"
+#include "tools/apply_index.h"
 #include "tools/bucket_set.h"
 
 namespace interlock {
@@ -53,6 +54,10 @@ class Planner {
                 take(shard, k, buckets, no_shard);
         guard_tables();
         take_cursor_keys();
+        for (Action &step : index_steps(desired_, shards_)) {
+            step.version = version_;
+            actions_.push_back(std::move(step));
+        }
         for (const std::size_t t : tables_to_record) {
             Action &action = add(ActionKind::record_columns, no_shard,
                                  "record the " + count_of(columns[t].size(), "column") +
@@ -92,10 +97,12 @@ class Planner {
         for (std::int32_t s = 0; s < count; ++s)
             if (!state(s).has_identity)
                 add(ActionKind::set_identity, s,
-                    "make this database shard " + name(s) + " of cluster " + desired_.cluster_name);
+                    std::string("make this database ") +
+                        (is_shard(s) ? "shard " : "index database ") + name(s) + " of cluster " +
+                        desired_.cluster_name);
         for (std::size_t k = 0; k < desired_.keyspaces.size(); ++k)
             for (std::int32_t s = 0; s < count; ++s) {
-                if (state(s).keyspaces[k].known) continue;
+                if (state(s).keyspaces[k].known || !is_shard(s)) continue;
                 const DesiredKeyspace &keyspace = desired_.keyspaces[k];
                 add(ActionKind::define_keyspace, s,
                     "define keyspace " + keyspace.name + " (" + keyspace.key_type + ", " +
@@ -108,6 +115,7 @@ class Planner {
     void guard_tables() {
         for (std::size_t t = 0; t < desired_.tables.size(); ++t)
             for (std::size_t s = 0; s < shards_.size(); ++s) {
+                if (desired_.shards[s].index_only) continue;
                 const DesiredTable &table = desired_.tables[t];
                 const TableState &state = shards_[s].tables[t];
                 const bool renamed = state.guarded && state.guarded_key != table.key_column;
@@ -154,6 +162,9 @@ class Planner {
     const ShardState &state(std::int32_t shard) const {
         return shards_[static_cast<std::size_t>(shard)];
     }
+    bool is_shard(std::int32_t shard) const {
+        return !desired_.shards[static_cast<std::size_t>(shard)].index_only;
+    }
     const std::string &name(std::int32_t shard) const {
         return desired_.shards[static_cast<std::size_t>(shard)].name;
     }
@@ -169,9 +180,14 @@ class Planner {
 std::vector<std::vector<ColumnInfo>> columns_to_record(const DesiredState &desired,
                                                        const std::vector<ShardState> &shards) {
     std::vector<std::vector<ColumnInfo>> all;
+    const auto first_shard = static_cast<std::size_t>(
+        std::find_if(desired.shards.begin(), desired.shards.end(),
+                     [](const DesiredShard &shard) { return !shard.index_only; }) -
+        desired.shards.begin());
     for (std::size_t t = 0; t < desired.tables.size(); ++t) {
-        std::vector<ColumnInfo> columns =
-            shards.empty() ? desired.tables[t].recorded : shards.front().tables[t].columns;
+        std::vector<ColumnInfo> columns = first_shard >= shards.size()
+                                              ? desired.tables[t].recorded
+                                              : shards[first_shard].tables[t].columns;
         // NOT NULL only if it holds everywhere.
         for (ColumnInfo &column : columns)
             for (const ShardState &shard : shards)

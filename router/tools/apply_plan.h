@@ -53,8 +53,9 @@ OwnershipChange check_ownership(const DesiredState &desired, std::size_t keyspac
 /// By bucket, whether the shard owns it when the plan has been carried out.
 std::vector<bool> owned_afterwards(const DesiredKeyspace &keyspace, std::int32_t shard);
 
-/// The columns of each table as the first shard has them; of a table already recorded with the same
-/// columns, the recorded ones (so that a mere difference in order changes nothing).
+/// The columns of each table as the first shard (not an index database) has them; of a table
+/// already recorded with the same columns, the recorded ones (so that a mere difference in order
+/// changes nothing).
 std::vector<std::vector<ColumnInfo>> columns_to_record(const DesiredState &desired,
                                                        const std::vector<ShardState> &shards);
 

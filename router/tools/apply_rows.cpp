@@ -84,6 +84,7 @@ void ShardSession::check_released(std::size_t keyspace, const std::vector<std::i
 
 void ShardSession::carry_out(const Action &action) {
     ControlTransaction transaction(*connection_);
+    if (carry_out_index(action)) return transaction.commit();
     const auto keyspace_name = [&] {
         return Param::of_text(desired_.keyspaces[action.keyspace].name);
     };
@@ -123,20 +124,25 @@ void ShardSession::carry_out(const Action &action) {
         break;
     }
     case ActionKind::take_cursor_keys: put_cursor_keys(*connection_, desired_.cursor_keys); break;
-    case ActionKind::make_cursor_key:
-    case ActionKind::record_columns:
-    case ActionKind::publish: throw ControlError("XX000", "not a step of a shard: " + action.text);
+    default: throw ControlError("XX000", "not a step of a shard: " + action.text);
     }
     transaction.commit();
 }
 
 std::string ShardSession::lock_holders(const Action &action) {
     std::vector<std::string> tables;
-    for (const DesiredTable &table : desired_.tables)
-        if (action.kind == ActionKind::guard_table
-                ? &table == &desired_.tables[action.table]
-                : action.kind == ActionKind::release_buckets && table.keyspace == action.keyspace)
-            tables.push_back(table.name);
+    switch (action.kind) {
+    case ActionKind::guard_table: tables.push_back(desired_.tables[action.table].name); break;
+    case ActionKind::attach_index:
+        tables.push_back(desired_.tables[desired_.indexes[action.index].table].name);
+        break;
+    case ActionKind::detach_index: tables = action.tables; break;
+    case ActionKind::release_buckets:
+        for (const DesiredTable &table : desired_.tables)
+            if (table.keyspace == action.keyspace) tables.push_back(table.name);
+        break;
+    default: break;
+    }
     if (tables.empty()) return {};
     try {
         // Prepared transactions have no backend, but a name.

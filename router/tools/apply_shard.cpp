@@ -38,13 +38,16 @@ ShardState ShardSession::read() {
     ShardState state;
     state.keyspaces.resize(desired_.keyspaces.size());
     state.tables.resize(desired_.tables.size());
+    state.indexes.resize(desired_.indexes.size());
+    state.index_tables.resize(desired_.indexes.size());
+    state.dropped_indexes.resize(desired_.dropped_indexes.size());
     try {
         connection_ =
             std::make_unique<ControlConnection>(self_.conninfo, "interlock apply", timeouts_.query);
     } catch (const ControlError &error) {
-        state.findings.push_back(
-            {"could not connect to shard " + quoted(self_.name) + ": " + error.what(), error.detail,
-             "Nothing is applied unless every shard can be reached."});
+        state.findings.push_back({"could not connect to " + self_.called() + ": " + error.what(),
+                                  error.detail,
+                                  "Nothing is applied unless every shard can be reached."});
         return state;
     }
     try {
@@ -53,16 +56,19 @@ ShardState ShardSession::read() {
         begin_checks(state);
         if (!state.findings.empty()) return state;
         read_identity(state);
-        read_keyspaces(state);
-        read_tables(state);
+        if (!self_.index_only) {
+            read_keyspaces(state);
+            read_tables(state);
+            state.keysets = keysets_of(*connection_);
+        }
         state.cursor_keys = cursor_keys_of(*connection_, false);
-        state.keysets = keysets_of(*connection_);
+        read_dropped_indexes(state);
         check_rights(state);
         state.known = true;
     } catch (const ControlError &error) {
         state.findings.push_back(
-            {"could not read the state of shard " + quoted(self_.name) + ": " + error.what(),
-             error.detail, error.hint});
+            {"could not read the state of " + self_.called() + ": " + error.what(), error.detail,
+             error.hint});
         checks_.reset();
     }
     return state;
@@ -81,7 +87,7 @@ void ShardSession::read_instance(ShardState &state) {
         "FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()",
         {Param::of_text(INTERLOCK_VERSION)});
     state.encoding = rows.text(0, 0);
-    const std::string shard = "shard " + quoted(self_.name);
+    const std::string shard = self_.called();
     const std::string database = "database " + quoted(rows.text(0, 3));
     if (rows.boolean(0, 1))
         state.findings.push_back({"the connection string of " + shard + " leads to a standby",
@@ -122,9 +128,9 @@ void ShardSession::begin_checks(ShardState &state) {
         connection_->execute("CREATE EXTENSION interlock VERSION '" INTERLOCK_VERSION "'");
     } catch (const ControlError &error) {
         checks_.reset();
-        state.findings.push_back({"could not create the extension interlock on shard " +
-                                      quoted(self_.name) + ": " + error.what(),
-                                  error.detail, error.hint});
+        state.findings.push_back(
+            {"could not create the extension interlock on " + self_.called() + ": " + error.what(),
+             error.detail, error.hint});
     }
 }
 
@@ -306,19 +312,21 @@ void ShardSession::check_rights(ShardState &state) {
         "SELECT pg_catalog.string_agg(p.proname, ', ' ORDER BY p.proname), CURRENT_USER "
         "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace "
         "WHERE n.nspname = 'interlock' AND p.proname IN ('set_identity', 'define_keyspace', "
-        "    'shard_table', 'accept_buckets', 'release_buckets', 'bucket_rows') "
+        "    'shard_table', 'accept_buckets', 'release_buckets', 'bucket_rows', 'keyset_create', "
+        "    'keyset_drop', 'outbox_attach', 'outbox_detach', 'outbox_drop_stream', "
+        "    'index_define', 'index_remove') "
         "  AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') HAVING count(*) > 0");
     if (!rows.empty())
         state.findings.push_back({"user " + quoted(rows.text(0, 1)) + " may not execute " +
-                                      rows.text(0, 0) + " of schema interlock on shard " +
-                                      quoted(self_.name),
+                                      rows.text(0, 0) + " of schema interlock on " + self_.called(),
                                   {},
-                                  "Put the owner of the extension or a superuser into the shard's "
+                                  "Put the owner of the extension or a superuser into its "
                                   "connection string."});
 }
 
 void ShardSession::check_rows(const ShardState &state, const std::vector<OwnershipChange> &changes,
                               std::vector<Finding> &problems) {
+    if (self_.index_only) return;
     try {
         for (std::size_t t = 0; t < desired_.tables.size(); ++t)
             if (!state.tables[t].guarded && !state.tables[t].has_ancestor)

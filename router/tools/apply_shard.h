@@ -27,6 +27,13 @@ class ShardSession {
     void check_rows(const ShardState &state, const std::vector<OwnershipChange> &changes,
                     std::vector<Finding> &problems);
 
+    /// Looks at the indexes of a shard's tables, trying their keysets in a transaction that is
+    /// rolled back. Never throws.
+    void try_indexes(ShardState &state, std::vector<Finding> &problems);
+
+    /// The same for the indexes of known shape that this database holds. Never throws.
+    void try_index_tables(ShardState &state, std::vector<Finding> &problems);
+
     /// Rolls the transaction of the checks back: nothing has changed.
     void end_checks();
 
@@ -52,6 +59,18 @@ class ShardSession {
                          std::vector<Finding> &problems);
     void check_released(std::size_t keyspace, const std::vector<std::int32_t> &buckets,
                         std::vector<Finding> &problems);
+
+    void read_dropped_indexes(ShardState &state);
+    void begin_trial(const ShardState &state);
+    void try_index(const DesiredIndex &index, IndexOnShard &here, std::vector<Finding> &problems);
+    void try_index_table(const DesiredIndex &index, IndexInDatabase &table);
+    void declare_keyset(const DesiredIndex &index, bool replace);
+    void read_stream(const Param &stream, const Param &relation, IndexOnShard &here);
+    void read_readers(const Param &relation, IndexOnShard &here);
+    bool define_index(const DesiredIndex &index);
+    void detach_index(const Param &stream);
+    void grant_index(const Action &action);
+    bool carry_out_index(const Action &action);  ///< false: not a step of indexes
 
     const DesiredState &desired_;
     std::size_t shard_;
