@@ -318,10 +318,18 @@ void ControlConnection::lost() {
 }
 
 void ControlConnection::rollback() noexcept {
+    take_back("ROLLBACK");
+}
+
+void ControlConnection::rollback_to(const std::string &savepoint) noexcept {
+    take_back("ROLLBACK TO SAVEPOINT " + savepoint);
+}
+
+void ControlConnection::take_back(const std::string &sql) noexcept {
     server_timeout_ = -1;
     if (broken() || PQtransactionStatus(connection_.get()) == PQTRANS_IDLE) return;
     try {
-        (void)run(timeout_, "ROLLBACK", {});
+        (void)run(timeout_, sql, {});
     } catch (const std::exception &) {
         // The connection is gone, and with it the transaction.
     }

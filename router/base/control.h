@@ -98,6 +98,9 @@ class ControlConnection {
     /// Ends the transaction in progress, if any, and gives up silently if the connection is gone.
     void rollback() noexcept;
 
+    /// Takes back what was done since a savepoint, also after an error; gives up as rollback().
+    void rollback_to(const std::string &savepoint) noexcept;
+
     /// Waits at most `timeout` ms for a notification of a channel listened to, or until the
     /// descriptor `interrupt` is readable. True if one or more came (all are taken). Throws
     /// ControlError when the connection is lost.
@@ -113,6 +116,7 @@ class ControlConnection {
     };
 
     void prepare_session();
+    void take_back(const std::string &sql) noexcept;
     Rows run(std::int64_t timeout, const std::string &sql, const std::vector<Param> &params);
     void wait(bool for_write, std::int64_t deadline);
     [[noreturn]] void lost();

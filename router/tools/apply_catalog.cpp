@@ -29,7 +29,7 @@ std::map<std::int32_t, std::size_t> positions(const auto &things) {
 
 CatalogSession::CatalogSession(const std::string &conninfo, bool exclusive,
                                const ApplyTimeouts &timeouts)
-    : connection_(conninfo, "interlock apply", timeouts.query),
+    : conninfo_(conninfo), connection_(conninfo, "interlock apply", timeouts.query),
       transaction_(connection_,
                    exclusive ? "READ WRITE" : "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
       timeouts_(timeouts) {
@@ -246,8 +246,11 @@ std::vector<CursorKey> CatalogSession::read_cursor_keys() {
 }
 
 std::vector<CursorKey> CatalogSession::make_cursor_key() {
-    connection_.query("SELECT interlock.ensure_cursor_key()");
-    return read_cursor_keys();
+    // In a transaction of its own: where the catalog is in a shard's database, keysets are declared
+    // there while ours is still open. A key that no shard has yet does no harm.
+    ControlConnection another(conninfo_, "interlock apply", timeouts_.query);
+    another.query("SELECT interlock.ensure_cursor_key()");
+    return cursor_keys_of(another, true);
 }
 
 bool CatalogSession::declarations_changed() {

@@ -24,7 +24,7 @@ class CatalogSession {
     /// Whether a publication now would make a new version although the map is the same.
     bool declarations_changed();
 
-    /// Makes a key that signs cursors, and returns all there are.
+    /// Makes a key that signs cursors, committed at once, and returns all there are.
     std::vector<CursorKey> make_cursor_key();
 
     /// Replaces the recorded columns of a table.
@@ -45,6 +45,7 @@ class CatalogSession {
     std::vector<CursorKey> read_cursor_keys();
     void read_indexes(DesiredState &desired);
 
+    std::string conninfo_;
     ControlConnection connection_;
     ControlTransaction transaction_;
     ApplyTimeouts timeouts_;

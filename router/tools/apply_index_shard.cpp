@@ -27,12 +27,7 @@ class Attempt {
     explicit Attempt(ControlConnection &connection) : connection_(connection) {
         connection_.execute("SAVEPOINT attempt");
     }
-    ~Attempt() {
-        try {
-            if (!connection_.broken()) connection_.execute("ROLLBACK TO SAVEPOINT attempt");
-        } catch (const ControlError &) {  // NOLINT: the transaction is rolled back as well
-        }
-    }
+    ~Attempt() { connection_.rollback_to("attempt"); }
     Attempt(const Attempt &) = delete;
     Attempt &operator=(const Attempt &) = delete;
 
@@ -293,10 +288,10 @@ bool ShardSession::define_index(const DesiredIndex &index) {
             timeouts_.scan,
             "SELECT interlock.index_define($1, $2, (SELECT pg_catalog.jsonb_agg("
             "    pg_catalog.jsonb_build_object('name', c.name, 'type', c.type, "
-            "      'collation', NULLIF(c.collation, ''), 'not_null', c.not_null) ORDER BY c.n) "
+            "      'collation', NULLIF(c.collname, ''), 'not_null', c.not_null) ORDER BY c.n) "
             "  FROM ROWS FROM (pg_catalog.unnest($3), pg_catalog.unnest($4), "
             "    pg_catalog.unnest($5), pg_catalog.unnest($6)) WITH ORDINALITY "
-            "    c(name, type, collation, not_null, n)), $7, $8, $9, $10, $11)",
+            "    c(name, type, collname, not_null, n)), $7, $8, $9, $10, $11)",
             {Param::of_text(index.name), Param::of_text(table.name),
              columns_part(columns, [](const IndexColumnInfo &c) { return c.name; }),
              columns_part(columns, [](const IndexColumnInfo &c) { return c.type_name; }),
