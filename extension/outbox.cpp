@@ -4,6 +4,7 @@
 extern "C" {
 #include "commands/sequence.h"
 #include "storage/bufmgr.h"
+#include "utils/tuplestore.h"
 }
 
 #include "outbox.h"
@@ -160,6 +161,10 @@ Relation open_segment(const Stream &stream, int segment, LOCKMODE mode) {
                         errmsg("segment %d of outbox stream \"%s\" has gone", segment, stream.name),
                         errhint("Tables of the outbox are made and dropped by "
                                 "interlock.outbox_attach() and interlock.outbox_detach() only.")));
+    if (RelationGetDescr(relation)->natts != column_count)
+        ereport(ERROR, (errcode(ERRCODE_DATATYPE_MISMATCH),
+                        errmsg("table \"%s\" has other columns than a segment of the outbox",
+                               RelationGetRelationName(relation))));
     return relation;
 }
 
@@ -176,6 +181,21 @@ std::int64_t last_seq(const Tables &tables) {
     UnlockReleaseBuffer(buffer);
     relation_close(sequence, AccessShareLock);
     return data.is_called ? data.last_value : data.last_value - 1;
+}
+
+ReturnSetInfo *return_rows(FunctionCallInfo fcinfo) {
+    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    if (result == nullptr || !IsA(result, ReturnSetInfo) ||
+        (result->allowedModes & SFRM_Materialize) == 0 || result->expectedDesc == nullptr)
+        ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("the result is a set of rows, which cannot be returned here")));
+    MemoryContext old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+    result->setResult = tuplestore_begin_heap((result->allowedModes & SFRM_Materialize_Random) != 0,
+                                              false, work_mem);
+    result->setDesc = CreateTupleDescCopy(result->expectedDesc);
+    result->returnMode = SFRM_Materialize;
+    MemoryContextSwitchTo(old);
+    return result;
 }
 
 void execute_as_owner(const char *command, int arguments, Oid *types, Datum *values) {

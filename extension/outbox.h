@@ -84,11 +84,16 @@ void watch(Oid relid);
 /// The stream of that name; raises 42704. Good until the generation changes.
 const Stream &require_stream(const char *name);
 
-/// The segment with that number, opened and locked until the end of the transaction.
+/// The segment with that number, opened and locked. Raises an error unless it has the columns of
+/// the outbox and no others.
 Relation open_segment(const Stream &stream, int segment, LOCKMODE mode);
 
 /// Value of the sequence that was drawn last; 0: none yet.
 std::int64_t last_seq(const Tables &tables);
+
+/// Readies a set-returning function to put rows, of the columns it is declared with, into the
+/// result's tuplestore.
+ReturnSetInfo *return_rows(FunctionCallInfo fcinfo);
 
 /// Runs an SQL command as the extension's owner: whoever consumes has no rights on the tables.
 void execute_as_owner(const char *command, int arguments, Oid *types, Datum *values);

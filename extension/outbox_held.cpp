@@ -157,8 +157,7 @@ INTERLOCK_FUNCTION(interlock_outbox_held) {
     int count;
     const Datum *seqs = seqs_argument(fcinfo, 0, &count);
     const bool failed = PG_GETARG_BOOL(1);
-    InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    ReturnSetInfo *result = return_rows(fcinfo);
     for (int i = 0; i < count; ++i) {
         Held *entry = require_held(DatumGetInt64(seqs[i]));
         if (entry->removed != InvalidSubTransactionId)

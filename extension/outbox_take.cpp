@@ -320,7 +320,7 @@ bool has_parked(const Parked &parked, const Datum *record) {
     if (parked.index == nullptr) return false;
     ScanKeyData key;
     ScanKeyInit(&key, 1, HTEqualStrategyNumber, F_JSONB_EQ, record[key_column]);
-    IndexScanDesc scan = index_beginscan(parked.table, parked.index, parked.snapshot, 1, 0);
+    IndexScanDesc scan = begin_index_scan(parked.table, parked.index, parked.snapshot, 1);
     index_rescan(scan, &key, 1, nullptr, 0);
     bool found = false;
     while (!found && index_getnext_slot(scan, ForwardScanDirection, parked.slot)) {
@@ -405,8 +405,7 @@ INTERLOCK_FUNCTION(interlock_outbox_take) {
     PreventCommandIfParallelMode("interlock.outbox_take()");
     const Ownership &ownership = current_ownership();
     if (ownership.restored) refuse_restored_copy(ownership);
-    InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-    ReturnSetInfo *result = reinterpret_cast<ReturnSetInfo *>(fcinfo->resultinfo);
+    ReturnSetInfo *result = return_rows(fcinfo);
 
     // outbox_retry(), which puts old records back, is kept away while this looks; having got the
     // lock, this session has been told of those that are over.
