@@ -78,6 +78,8 @@ mutants.MUTANTS = [
            "RelationGetNumberOfBlocks(segment) > 0 &&\n                          !shows_a_record(segment, dead);", "RelationGetNumberOfBlocks(segment) > 0 && (!shows_a_record(segment, dead) || true);"),
     Mutant("dead-pages-read-again", "old snapshots: linear", SCAN, "dead->lsns[block] == BufferGetLSNAtomic(page->buffer)", "false && dead->stored == 0",
            (f"{RING}an_idle_taker_costs_little_although_segments_cannot_be_emptied",)),
+    Mutant("no-laps-known", "drains: only what comes next is looked at", TAKE, "bool by_laps = survey->count > 0;", "bool by_laps = false;",
+           (f"{RING}a_long_drain_looks_no_further_at_its_end_than_at_its_beginning",)),
     Mutant("dead-for-ever", "pages that are written again", SCAN, "dead->lsns[block] == BufferGetLSNAtomic(page->buffer)", "true",
            (f"{CONSUMERS}a_session_sees_what_is_written_where_it_has_emptied_all",)),
     Mutant("drained-too-early", "drained: parked ones", STORAGE, "found = found || has_parked(own, name, upto);", "found = found || (has_parked(own, name, upto) && false);",

@@ -2,9 +2,9 @@
 """What the outbox costs a writer, and how fast it is emptied, on one database; as one JSON object.
 
 trigger: rows are inserted into three tables that differ in their trigger alone: none, one in PL/pgSQL that writes
-the same record (with the same columns, without an index), and the outbox's. Single INSERTs (prepared, each its own
-transaction), one INSERT of many rows, COPY, and an UPDATE that changes no recorded column; all three in turn,
-several rounds. Compared is what a trigger adds to a row: (outbox - none) / (PL/pgSQL - none), by the CPU time of
+the same record (with the same columns, without an index), and the outbox's. Single INSERTs (a loop in the server,
+and from a client, prepared, each its own transaction), one INSERT of many rows, COPY, and an UPDATE that changes no
+recorded column; all three in turn, several rounds. Compared is what a trigger adds to a row: (outbox - none) / (PL/pgSQL - none), by the CPU time of
 the backend and by the clock. For INSERT of many rows there is also a PL/pgSQL statement trigger with a transition
 table, which knows all rows at once.
 
@@ -113,7 +113,7 @@ class TriggerCost:
 
     def __init__(self, instance, folder, options):
         self.instance, self.options = instance, options
-        self.singles, self.rows = (1000, 20_000) if options.quick else (4000, 200_000)
+        self.singles, self.turns, self.rows = (5000, 10, 20_000) if options.quick else (40_000, 60, 200_000)
         self.file = folder / "orders.tsv"
         instance.sql(SETUP)
         instance.sql(ATTACH)
@@ -137,12 +137,27 @@ class TriggerCost:
                 self.clean(session, side)
 
     def single(self, session, side):
-        text = f"INSERT INTO orders_{side} {ROW.replace('%', '%%')} FROM (VALUES (%s::bigint)) v(i)"
+        text = f"INSERT INTO orders_{side} {ROW} FROM (VALUES (n::bigint)) v(i)"
+        return lambda: session.execute(f"DO $$ BEGIN FOR n IN 1..{self.singles} LOOP {text}; END LOOP; END $$"), self.singles
 
-        def body():
-            for number in range(self.singles):
-                session.execute(text, (number,), prepare=True)
-        return body, self.singles
+    def clients(self):
+        """As measure() for all sides at once: a hundred INSERTs of each in turn, so that what else the machine does
+        strikes all alike."""
+        sums = {side: [0, 0] for side in self.SIDES}
+        sessions = {side: Session(self.instance) for side in self.SIDES}
+        for side, session in sessions.items():
+            self.clean(session, side)
+        for turn in range(self.turns):
+            for side in (self.SIDES if turn % 2 == 0 else self.SIDES[::-1]):
+                text = f"INSERT INTO orders_{side} {ROW.replace('%', '%%')} FROM (VALUES (%s::bigint)) v(i)"
+
+                def body():
+                    for number in range(turn * 100, turn * 100 + 100):
+                        sessions[side].execute(text, (number,), prepare=True)
+                sums[side] = [total + more for total, more in zip(sums[side], sessions[side].timed(body))]
+        for session in sessions.values():
+            session.connection.close()
+        return {side: [seconds * 1e6 / (self.turns * 100) for seconds in total] for side, total in sums.items()}
 
     def many(self, session, side):
         return lambda: session.execute(f"INSERT INTO orders_{side} {ROW} FROM generate_series(1, {self.rows}) i"), self.rows
@@ -163,9 +178,13 @@ class TriggerCost:
             body, rows = getattr(self, way)(session, side)
             return [seconds * 1e6 / rows for seconds in session.timed(body)]
 
-    def compare(self, way, sides):
+    def compare(self, way, sides=SIDES):
         runs = {side: [] for side in sides}
         for number in range(self.options.rounds):
+            if way == "clients":
+                for side, run in self.clients().items():
+                    runs[side].append(run)
+                continue
             for side in (sides if number % 2 == 0 else sides[::-1]):
                 runs[side].append(self.measure(way, side))
         report = {}
@@ -185,10 +204,11 @@ class TriggerCost:
 
     def report(self):
         self.check_same()
-        return {"INSERT, one row": self.compare("single", self.SIDES),
+        return {"INSERT, one row": self.compare("single"),
+                "INSERT, one row, from a client": self.compare("clients"),
                 "INSERT, many rows": self.compare("many", (*self.SIDES, "statement")),
-                "COPY": self.compare("copied", self.SIDES),
-                "UPDATE of no recorded column": self.compare("unchanged", self.SIDES)}
+                "COPY": self.compare("copied"),
+                "UPDATE of no recorded column": self.compare("unchanged")}
 
 
 class Drain:
