@@ -10,6 +10,8 @@ import signal
 import subprocess
 from collections import Counter
 
+import psycopg
+
 from .order_cluster import Order, OrdersCluster, newest_first
 from .placement import bucket_of
 from .postgres import Postgres
@@ -86,6 +88,9 @@ class IndexedCluster(OrdersCluster):
         self.index_conninfo = index_conninfo or (lambda: self.idx.conninfo("app"))
         self.consumers = []
         self.started = 0
+        # Its rows are in the way when a bucket moves.
+        self.samples = []
+        self.writers = {}  # shard -> a connection for change()
 
     # -- making it -------------------------------------------------------------------------------
 
@@ -107,6 +112,7 @@ class IndexedCluster(OrdersCluster):
         """Up to the index's declaration: rows on the shards, their changes recorded from now on; nothing is ready."""
         self.start_instances().create_tables().describe()
         self.load()
+        self.loaded = {shard: self.texts(shard) for shard in self.shards}
         self.apply()
         self.grant_indexer()
         return self
@@ -117,7 +123,9 @@ class IndexedCluster(OrdersCluster):
             self.instances[shard].sql(f"SELECT interlock.grant_consumer('{INDEXER}');"
                                       f"GRANT SELECT ON orders TO {INDEXER}")
         self.idx.sql(f"SELECT interlock.grant_indexer('{INDEXER}')")
-        self.catalog.sql(f"SELECT interlock.grant_router('{INDEXER}')")
+        # The backfill also says in the catalog that it is done, which is its owner's to allow.
+        self.catalog.sql(f"SELECT interlock.grant_router('{INDEXER}');"
+                         f"GRANT EXECUTE ON FUNCTION interlock.index_ready TO {INDEXER}")
 
     def fill_index(self):
         """Backfilled and published: pages are answered from it."""
@@ -177,13 +185,14 @@ class IndexedCluster(OrdersCluster):
 
     # -- what is true, and what the index says ----------------------------------------------------
 
-    def rows(self):
-        """All orders, read from the shards that own them."""
-        return [Order(*row) for shard in self.shards for row in self.instances[shard].sql("SELECT * FROM orders")]
+    def rows(self, merchant=None):
+        """All orders (or a merchant's), read from the shards that own them."""
+        return [Order(*row) for shard in self.shards for row in self.instances[shard].sql(
+            "SELECT * FROM orders WHERE %s::bigint IS NULL OR merchant_id = %s", merchant, merchant)]
 
     def truth(self, merchant=3):
         """Its order numbers, newest first, by a full sort."""
-        return [order.order_id for order in newest_first(self.rows(), merchant)]
+        return [order.order_id for order in newest_first(self.rows(merchant), merchant)]
 
     def entries(self):
         """The index's live entries as (merchant_id, created_at, order_id, user_id)."""
@@ -198,8 +207,10 @@ class IndexedCluster(OrdersCluster):
 
     def differences(self):
         """(missing, stale): entries that ought to be there, and such as ought not."""
-        true = Counter((row.merchant_id, row.created_at, row.order_id, row.user_id) for row in self.rows())
-        said = Counter(self.entries())
+        # As text, which a client need not take apart: these are many, and all alike as a rule.
+        text = "SELECT concat_ws('|', merchant_id, order_id, user_id, created_at) FROM "
+        true = Counter(row[0] for shard in self.shards for row in self.instances[shard].sql(text + "orders"))
+        said = Counter(row[0] for row in self.idx.sql(text + ENTRIES + " WHERE NOT interlock_deleted"))
         return sorted((true - said).elements()), sorted((said - true).elements())
 
     def equal(self):
@@ -210,17 +221,27 @@ class IndexedCluster(OrdersCluster):
         """Somebody who trusts the index: what each entry says, with the row's amount from the shard if it has one."""
         said = self.idx.sql(f"SELECT order_id, user_id FROM {ENTRIES} WHERE merchant_id = %s AND NOT interlock_deleted"
                             " ORDER BY created_at DESC, order_id DESC", merchant)
-        amounts = {row.order_id: row.amount for row in self.rows()}
+        amounts = dict(row for shard in self.shards for row in self.instances[shard].sql(
+            "SELECT order_id, amount FROM orders WHERE order_id = ANY (%s)", [number for number, _ in said]))
         return [(order_id, amounts.get(order_id)) for order_id, _ in said]
 
     # -- changes ----------------------------------------------------------------------------------
 
     def change(self, user, text, *parameters, silently=False):
         """A statement on the user's shard, directly; silently: as a row that a move brings, past the outbox."""
-        with self.shard_of(user).connect() as connection:
+        connection = self.writer(self.shard_name(user))
+        with connection.transaction():
             if silently:
-                connection.execute("SET session_replication_role = replica")
+                connection.execute("SET LOCAL session_replication_role = replica")
             return connection.execute(text, parameters or None).rowcount
+
+    def writer(self, shard):
+        """A connection to the shard that works."""
+        try:
+            self.writers[shard].execute("SELECT 1")
+        except (KeyError, psycopg.OperationalError):
+            self.writers[shard] = self.instances[shard].connect()
+        return self.writers[shard]
 
     def insert(self, order, **options):
         marks = ", ".join(["%s"] * len(order))
@@ -311,8 +332,7 @@ class IndexedCluster(OrdersCluster):
             if shard != home:
                 self.move_bucket(bucket, home)
         for shard in self.shards:
-            mine = {row.order_id: row for row in self.orders if self.shard_name(row.user_id) == shard}
-            self.put_back(self.instances[shard], mine)
+            self.put_back(shard)
         self.drain()
         missing, stale = self.differences()
         if missing or stale:
@@ -320,18 +340,21 @@ class IndexedCluster(OrdersCluster):
             self.repair("--apply", expect=None)
             self.equal()
 
-    @staticmethod
-    def put_back(instance, wanted):
-        there = {row[0]: Order(*row)._replace(amount=None if row[4] is None else float(row[4]))
-                 for row in instance.sql("SELECT * FROM orders")}
-        wrong = [number for number, row in there.items() if wanted.get(number) != row]
-        missing = [row for number, row in wanted.items() if there.get(number) != row]
-        with instance.connect() as connection, connection.transaction():
+    def put_back(self, shard):
+        there = self.texts(shard)
+        wanted = self.loaded[shard]
+        wrong = [number for number, text in there.items() if wanted.get(number) != text]
+        missing = {number for number, text in wanted.items() if there.get(number) != text}
+        with self.instances[shard].connect() as connection, connection.transaction():
             connection.execute("SET LOCAL lock_timeout = '20s'")
             connection.execute("DELETE FROM orders WHERE order_id = ANY (%s)", (wrong,))
             with connection.cursor().copy("COPY orders FROM STDIN") as copy:
-                for row in missing:
-                    copy.write_row(row)
+                for row in self.orders:
+                    if row.order_id in missing:
+                        copy.write_row(row)
+
+    def texts(self, shard):
+        return dict(self.instances[shard].sql("SELECT order_id, orders::text FROM orders"))
 
     def owners(self):
         """bucket -> shard, as published."""
@@ -341,4 +364,6 @@ class IndexedCluster(OrdersCluster):
     def down(self):
         for consumer in self.consumers:
             consumer.kill()
+        for connection in self.writers.values():
+            connection.close()
         super().down()
