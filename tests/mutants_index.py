@@ -15,6 +15,7 @@ mutants.build = build_everything
 PAGES, CONSUMERS = "tests/test_index_pages.py::test_", "tests/test_index_consumers.py::test_"
 INDEX, KEYSET = "extension/sql/48-index.sql", "extension/keyset_sql.cpp"
 BATCH, CONSUMER = "router/tools/index_batch.cpp", "router/tools/index_consumer.cpp"
+PAGE, ENTRIES = "router/session/index_page.cpp", "router/session/index_entries.cpp"
 
 mutants.MUTANTS = [
     # The index database
@@ -52,6 +53,19 @@ mutants.MUTANTS = [
            "append_scope_equal(out, keyset, style, i);\n        if (!of_key) appendStringInfoString(out, \") IS TRUE\");",
            "appendStringInfoString(out, of_key ? \"true\" : \"true) IS TRUE\");",
            (f"{PAGES}a_lagging_index_misses_rows_and_returns_no_wrong_one",)),
+    Mutant("any-place", "lagging index: its sort columns equal the entry's", KEYSET,
+           "append_order_equal(out, keyset, style, values, i, true);\n        if (!of_key)",
+           "if (of_key) append_order_equal(out, keyset, style, values, i, true);\n        else appendStringInfoString(out, \"true\");\n        if (!of_key)",
+           (f"{PAGES}a_row_whose_place_has_changed_is_not_shown_at_the_old_one",)),
+    # Pages
+    Mutant("budget-unheeded", "budgets: fan-out of the entries", PAGE, "if (owners.size() > most)", "if (false)",
+           (f"{PAGES}a_page_over_budget_is_refused_before_any_statement_to_a_shard",)),
+    Mutant("empty-is-the-end", "a page without a row is not the end", PAGE, "if (!ended) co_return stale();", "(void)ended;",
+           (f"{PAGES}a_short_page_is_not_the_end",)),
+    Mutant("no-extra-entry", "the end of an index", ENTRIES, "exhausted_ = entries_.size() < asked;", "exhausted_ = true;",
+           (f"{PAGES}a_short_page_is_not_the_end",)),
+    Mutant("rounds-without-end", "at most four rounds", PAGE, "more && round <= index_rounds", "more && round <= 40",
+           (f"{PAGES}a_short_page_is_not_the_end",)),
 ]
 
 if __name__ == "__main__":

@@ -8,11 +8,12 @@ from random import Random
 import pytest
 
 from support.forgeries import forgeries
-from support.order_cluster import Order, mixed_order, newest_first, numbers, single_column_insert
+from support.indexed import ENTRIES
+from support.order_cluster import Order, Pages, mixed_order, newest_first, numbers, single_column_insert
 from support.orders import START
-from support.placement import keys_on
+from support.placement import bucket_of, keys_on
 from support.router import SLACK
-from support.wait import wait_until
+from support.wait import Stopwatch, wait_until
 
 SCATTER = "/* interlock: scatter */ "
 
@@ -441,6 +442,122 @@ def test_a_cursor_that_was_not_made_for_the_keyset_and_scope_is_refused_and_no_s
     sent = indexed.sent(mark)
     assert [sent[shard] for shard in indexed.shards] == [0, 0, 0]
     assert pages.page(after=cursor, size=50).rows
+
+
+# -- shards and index that are late ----------------------------------------------------------------
+
+
+def locked(indexed, instance, table):
+    holder = indexed.connect(instance, autocommit=False)
+    holder.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+    return holder
+
+
+def test_a_shard_or_an_index_past_the_deadline_fails_the_page_and_leaves_no_waiter(indexed):
+    client = indexed.pg_client()
+    client.ok("SET interlock.page_timeout = '300ms'")
+    pages = indexed.pages(client)
+    truth = ids(newest_first(indexed.orders, 3))
+    for partial in ("off", "on"):
+        client.ok(f"SET interlock.partial_pages = {partial}")
+        for instance, table in (("s1", "orders"), ("idx", ENTRIES)):
+            holder = locked(indexed, instance, table)
+            with Stopwatch() as watch:
+                answer = pages.ask(size=50)
+            assert watch.seconds < 1.5 * SLACK
+            if instance == "s1" and partial == "on":
+                page = pages.read(answer.ok())
+                assert not page.complete and page.missing == ["s1"] and page.cursors == [None] * len(page)
+                shown = numbers([page])
+                assert shown == [number for number in truth[:50] if number in shown]
+                assert {order.order_id for order in indexed.orders if indexed.shard_name(order.user_id) == "s1"} \
+                    .isdisjoint(shown)
+            else:
+                # What is not known of the index is not known of any row.
+                answer.refused("IL204", "I")
+                assert instance in " ".join(answer.error.fields.values())
+            wait_until(lambda: waiters(indexed) == 0, 5 * SLACK, "no lock waiter is left")
+            holder.rollback()
+            page = pages.page(size=50)
+            assert page.complete and numbers([page]) == truth[:50]
+
+
+def waiters(indexed):
+    return sum(instance.value("SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+                              dbname="postgres") for instance in indexed.instances.values())
+
+
+# -- declarations and routes that change -----------------------------------------------------------
+
+
+def newest_routes(indexed):
+    return indexed.router.status().rv == indexed.catalog.value("SELECT route_version FROM interlock.cluster")
+
+
+def test_an_index_that_is_taken_back_is_not_asked_until_it_is_ready_again(changed_indexed):
+    indexed = changed_indexed
+    pages = indexed.pages()
+    cursor = pages.page(size=50).cursors[-1]
+    try:
+        indexed.catalog.sql("SELECT interlock.index_ready('merchant_orders', false)")
+        indexed.apply()
+        wait_until(lambda: newest_routes(indexed), 10 * SLACK, "the router knows")
+        mark = indexed.mark()
+        # A walk goes on the other way.
+        assert numbers([pages.page(after=cursor, size=50)]) == ids(newest_first(indexed.orders, 3))[50:100]
+        assert indexed.sent(mark) == {"s0": 1, "s1": 1, "s2": 1, "idx": 0}
+    finally:
+        indexed.catalog.sql("SELECT interlock.index_ready('merchant_orders')")
+        indexed.apply()
+    wait_until(lambda: newest_routes(indexed), 10 * SLACK, "the router knows")
+    mark = indexed.mark()
+    assert numbers([pages.page(after=cursor, size=50)]) == ids(newest_first(indexed.orders, 3))[50:100]
+    assert indexed.sent(mark)["idx"] == 1
+
+
+def test_pages_while_a_bucket_changes_its_shard_are_right_or_refused(changed_indexed):
+    """A router with older routes asks the shard that gave the bucket away: rows must not just be missing."""
+    indexed = changed_indexed
+    truth = ids(newest_first(indexed.orders, 3))
+    bucket = bucket_of(next(order for order in indexed.orders if indexed.shard_name(order.user_id) == "s0").user_id)
+    stop, answers = threading.Event(), []
+
+    def walk():
+        with indexed.router.pg_client() as client:
+            pages = indexed.pages(client)
+            while not stop.is_set():
+                answers.append(pages.ask(size=1000))
+
+    walker = threading.Thread(target=walk)
+    walker.start()
+    try:
+        for shard in ("s2", "s0"):
+            # Between the two halves of a copy the rows are at neither place or at both, so they are compared after it.
+            indexed.move_bucket(bucket, shard)
+            began = len(answers)
+            wait_until(lambda: newest_routes(indexed), 10 * SLACK, "the router knows")
+            wait_until(lambda: len(answers) > began + 3, 10 * SLACK, "pages come")
+            for answer in answers[began + 1:]:
+                if answer.errors:
+                    answer.refused("IL102", "I")
+                else:
+                    assert numbers([Pages.read(answer)]) == truth[:1000]
+            assert not answers[-1].errors
+    finally:
+        stop.set()
+        walker.join(20)
+
+
+def test_a_truncated_shard_leaves_no_entry(changed_indexed):
+    indexed = changed_indexed
+    indexed.instances["s2"].sql("SET interlock.allow_truncate = on; TRUNCATE orders")
+    seen = numbers(whole_walk(indexed.pages(), 50))
+    assert seen == indexed.truth(3), "none of its rows is shown, though the index still has them"
+    indexed.drain()
+    indexed.equal()
+    before = indexed.filtered()
+    assert numbers(whole_walk(indexed.pages(), 50)) == seen
+    assert indexed.filtered() == before
 
 
 # -- the line protocol ----------------------------------------------------------------------------
