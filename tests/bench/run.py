@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line pg keyset scatter outbox]
+    run.py [--quick] [--only guard route catalog line pg keyset scatter outbox index]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -35,6 +35,7 @@ PARTS = {
     "keyset": lambda: [*PYTHON, HERE / "keyset_bench.py"],
     "scatter": lambda: [*PYTHON, HERE / "scatter_bench.py"],
     "outbox": lambda: [*PYTHON, HERE / "outbox_bench.py"],
+    "index": lambda: [*PYTHON, HERE / "index_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -87,6 +88,13 @@ TARGETS = {
     **{f"drain of 1,000,000 records {beside}: last tenth / first tenth, CPU a record": (
         "outbox", lambda r, beside=beside: r["drain"][beside]["last_tenth/first_tenth"]["cpu"], "<= 1.5", lambda v: v <= 1.5)
        for beside in ("alone", "beside an old snapshot", "beside an old snapshot with locks")},
+    **{f"a million records into an index, {shards}: last three tenths / first three": (
+        "index", lambda r, shards=shards: r["drain"][shards]["last_three_tenths/first_three"], ">= 0.8", lambda v: v >= 0.8)
+       for shards in ("three shards", "one shard")},
+    "lag of an index under 1,000 changes a second, 99 of 100, ms": (
+        "index", lambda r: r["lag"]["lag_ms"]["p99"], "< 1000", lambda v: v < 1000),
+    "statements of an index page, rows on 2 of 16 shards": (
+        "index", lambda r: r["pages"]["on 2 of 16"]["statements"]["index"], "<= 3", lambda v: v <= 3),
     "65,536 buckets on 256 shards: load, ms": (
         "catalog", lambda r: r["load_ms"]["median"], "< 200", lambda v: v < 200),
     "65,536 buckets on 256 shards: table, KiB": (
