@@ -118,14 +118,13 @@ class IndexedCluster(OrdersCluster):
         return self
 
     def grant_indexer(self):
-        """What a DBA grants to the login of the consumers (docs/dba.md)."""
+        """What a DBA grants to the login of the consumers (docs/indexes.md)."""
         for shard in self.shards:
             self.instances[shard].sql(f"SELECT interlock.grant_consumer('{INDEXER}');"
                                       f"GRANT SELECT ON orders TO {INDEXER}")
         self.idx.sql(f"SELECT interlock.grant_indexer('{INDEXER}')")
-        # The backfill also says in the catalog that it is done, which is its owner's to allow.
-        self.catalog.sql(f"SELECT interlock.grant_router('{INDEXER}');"
-                         f"GRANT EXECUTE ON FUNCTION interlock.index_ready TO {INDEXER}")
+        # The backfill says in the catalog that it is done.
+        self.catalog.sql(f"SELECT interlock.grant_router('{INDEXER}'), interlock.grant_indexer('{INDEXER}')")
 
     def fill_index(self):
         """Backfilled and published: pages are answered from it."""
