@@ -93,8 +93,7 @@ extern "C" {
 #endif
 
 #if PG_VERSION_NUM < 150000
-#define heap_fetch(table, snapshot, tuple, buffer, keep)                                           \
-    heap_fetch(table, snapshot, tuple, buffer)
+#define heap_fetch(table, snapshot, tuple, buffer, keep) heap_fetch(table, snapshot, tuple, buffer)
 #endif
 
 // The number of the file that a relation is stored in.
