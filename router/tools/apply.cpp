@@ -174,7 +174,8 @@ class Apply {
                     catalog_.forget_index(desired_.dropped_indexes[action.index].name);
                 else
                     catalog_.publish(version = action.version);
-                if (i + 1 == plan.size()) catalog_.commit();
+                // What follows a publication is for when routers have been told of it.
+                if (action.kind == ActionKind::publish || i + 1 == plan.size()) catalog_.commit();
             } catch (const ControlError &error) {
                 return failed(plan, i, error);
             }

@@ -55,10 +55,10 @@ void CatalogSession::require_catalog() {
 }
 
 void CatalogSession::keep_others_out() {
-    for (int attempt = 1; !connection_
-                               .query("SELECT pg_catalog.pg_try_advisory_xact_lock($1)",
-                                      {Param::of_int8(apply_lock)})
-                               .boolean(0, 0);
+    for (int attempt = 1;
+         !connection_
+              .query("SELECT pg_catalog.pg_try_advisory_lock($1)", {Param::of_int8(apply_lock)})
+              .boolean(0, 0);
          ++attempt) {
         if (attempt == lock_attempts)
             throw ApplyRefusal({"another \"interlock apply\" is running on this catalog", holder(),
@@ -234,6 +234,11 @@ void CatalogSession::read_indexes(DesiredState &desired) {
         desired.dropped_indexes.push_back(
             {dropped.text(row, 0), static_cast<std::int32_t>(database->second)});
     }
+}
+
+void CatalogSession::commit() {
+    if (!committed_) transaction_.commit();
+    committed_ = true;
 }
 
 void CatalogSession::forget_index(const std::string &name) {

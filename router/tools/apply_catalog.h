@@ -14,7 +14,8 @@ namespace interlock {
 class CatalogSession {
   public:
     /// Connects, begins, and makes sure that there is a catalog of our version. `exclusive`: also
-    /// keeps out other applies, edits and publications until the end; otherwise the transaction is
+    /// keeps out other applies until destruction, and edits and publications until the end of the
+    /// transaction; otherwise the transaction is
     /// read-only, on one snapshot. Throws ApplyRefusal or ControlError.
     CatalogSession(const std::string &conninfo, bool exclusive, const ApplyTimeouts &timeouts);
 
@@ -30,13 +31,14 @@ class CatalogSession {
     /// Replaces the recorded columns of a table.
     void record_columns(std::int32_t table_id, const std::vector<ColumnInfo> &columns);
 
-    /// Nothing is left of a dropped index.
+    /// Nothing is left of a dropped index. May follow commit().
     void forget_index(const std::string &name);
 
     /// Publishes exactly `version`.
     void publish(std::int32_t version);
 
-    void commit() { transaction_.commit(); }
+    /// The second time, there is nothing left to commit.
+    void commit();
 
   private:
     void require_catalog();
@@ -48,6 +50,7 @@ class CatalogSession {
     std::string conninfo_;
     ControlConnection connection_;
     ControlTransaction transaction_;
+    bool committed_ = false;
     ApplyTimeouts timeouts_;
 };
 

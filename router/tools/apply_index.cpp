@@ -187,11 +187,15 @@ class Steps {
     Steps(const DesiredState &desired, const std::vector<ShardState> &shards)
         : desired_(desired), shards_(shards) {}
 
-    std::vector<Action> list() {
-        for (std::size_t i = 0; i < desired_.dropped_indexes.size(); ++i)
-            remove(i);
+    std::vector<Action> making() {
         for (std::size_t i = 0; i < desired_.indexes.size(); ++i)
             make(i);
+        return std::move(actions_);
+    }
+
+    std::vector<Action> removing() {
+        for (std::size_t i = 0; i < desired_.dropped_indexes.size(); ++i)
+            remove(i);
         return std::move(actions_);
     }
 
@@ -368,7 +372,12 @@ std::vector<Finding> index_warnings(const DesiredState &desired,
 
 std::vector<Action> index_steps(const DesiredState &desired,
                                 const std::vector<ShardState> &shards) {
-    return Steps(desired, shards).list();
+    return Steps(desired, shards).making();
+}
+
+std::vector<Action> dropped_index_steps(const DesiredState &desired,
+                                        const std::vector<ShardState> &shards) {
+    return Steps(desired, shards).removing();
 }
 
 }  // namespace interlock

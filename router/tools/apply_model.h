@@ -256,9 +256,6 @@ enum class ActionKind : std::uint8_t {
     guard_table,
     make_cursor_key,
     take_cursor_keys,
-    remove_index,
-    detach_index,
-    forget_index,
     define_index,
     declare_keyset,
     attach_index,
@@ -266,10 +263,13 @@ enum class ActionKind : std::uint8_t {
     record_columns,
     release_buckets,
     publish,
+    remove_index,
+    detach_index,
+    forget_index,
 };
 
 /// One step of the plan; each is a transaction of its own on its shard. Those of the catalog are
-/// one transaction together, which is committed last.
+/// one transaction together, which is committed when it has published, or else last.
 struct Action {
     ActionKind kind = ActionKind::publish;
     std::int32_t shard = no_shard;  ///< no_shard: the catalog

@@ -54,10 +54,7 @@ class Planner {
                 take(shard, k, buckets, no_shard);
         guard_tables();
         take_cursor_keys();
-        for (Action &step : index_steps(desired_, shards_)) {
-            step.version = version_;
-            actions_.push_back(std::move(step));
-        }
+        append(index_steps(desired_, shards_));
         for (const std::size_t t : tables_to_record) {
             Action &action = add(ActionKind::record_columns, no_shard,
                                  "record the " + count_of(columns[t].size(), "column") +
@@ -71,6 +68,7 @@ class Planner {
             }
         if (publishes)
             add(ActionKind::publish, no_shard, "publish route version " + std::to_string(version_));
+        append(dropped_index_steps(desired_, shards_));
         return std::move(actions_);
     }
 
@@ -87,6 +85,11 @@ class Planner {
         action.text = (shard == no_shard ? std::string("catalog") : name(shard)) + ": " + text;
         actions_.push_back(std::move(action));
         return actions_.back();
+    }
+
+    void append(std::vector<Action> steps) {
+        for (Action &step : steps)
+            actions_.push_back(std::move(step));
     }
 
     void prepare_shards() {
