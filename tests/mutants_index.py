@@ -62,7 +62,7 @@ mutants.MUTANTS = [
            (f"{PAGES}a_page_over_budget_is_refused_before_any_statement_to_a_shard",)),
     Mutant("empty-is-the-end", "a page without a row is not the end", PAGE, "if (!ended) co_return stale();", "(void)ended;",
            (f"{PAGES}a_short_page_is_not_the_end",)),
-    Mutant("no-extra-entry", "the end of an index", ENTRIES, "exhausted_ = entries_.size() < asked;", "exhausted_ = true;",
+    Mutant("no-extra-entry", "the end of an index", ENTRIES, "exhausted_ = entries_.size() < asked;", "exhausted_ = entries_.size() <= asked;",
            (f"{PAGES}a_short_page_is_not_the_end",)),
     Mutant("rounds-without-end", "at most four rounds", PAGE, "more && round <= index_rounds", "more && round <= 40",
            (f"{PAGES}a_short_page_is_not_the_end",)),
