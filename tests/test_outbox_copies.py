@@ -90,6 +90,7 @@ def test_a_crash_loses_no_record_and_brings_none_back(make_instance, way):
         load = Load(database, (turn + 1) * 1_000_000)
         wait_until(lambda: len(load.consumed) > 100 or load.faults, 20)
         time.sleep(chance.random() * 0.3)
+        database.rest()
         if way == "immediate":
             instance.stop("immediate")
         else:
@@ -126,6 +127,7 @@ def test_a_crash_while_a_batch_is_held_gives_it_to_the_next_one(make_instance):
     session = database.connect()
     session.execute("BEGIN")
     done(session, take(session, 5))
+    database.rest()
     instance.kill()
     session.close()
     instance.start()
@@ -148,6 +150,7 @@ def test_what_a_taker_has_been_given_survives_a_crash_although_its_writer_did_no
     batch = take(session)
     assert len(batch) == 3
     writer.execute("INSERT INTO t VALUES (4)")
+    database.rest()
     instance.kill()
     for connection in (writer, session):
         connection.close()
@@ -261,6 +264,7 @@ def test_a_plain_text_dump_brings_them_along_too(source, empty):
 
 def test_a_clone_made_with_create_database_works_on(source, empty):
     empty.drop()
+    source.rest()
     source.instance.sql(f"CREATE DATABASE {empty.dbname} TEMPLATE {source.dbname}", dbname="postgres")
     assert empty.sql(CONTENTS) == source.sql(CONTENTS)
     works_on_as_a_copy(empty, source)
