@@ -343,6 +343,25 @@ def test_an_index_database_that_is_gone_is_named_and_back_without_help(indexed):
     settled(indexed)
 
 
+def test_an_index_that_its_database_does_not_know_is_no_reason_to_fail(indexed):
+    """As when it was dropped, and the router has not heard of it yet."""
+    client = indexed.pg_client()
+    indexed.idx.sql(f"ALTER TABLE {ENTRIES} RENAME TO away")
+    try:
+        mark = indexed.mark()
+        for ask in (client.query, client.run):
+            assert shown(ask(PAGE)) == truth(indexed)[:20]
+        line = indexed.client().q("SELECT * FROM interlock.keyset_page(?, NULL::orders, ?)", "merchant_orders", SCOPE)
+        assert line.ok and len(line.rows) == 50
+        assert [indexed.sent(mark)[shard] for shard in indexed.shards] == [3, 3, 3]
+    finally:
+        indexed.idx.sql(f"ALTER TABLE {ENTRIES.replace('merchant_orders', 'away')} RENAME TO merchant_orders")
+    settled(indexed)
+    mark = indexed.mark()
+    assert shown(client.query(PAGE)) == truth(indexed)[:20]
+    assert indexed.sent(mark)["idx"] == 1
+
+
 def test_many_pages_on_small_pools_neither_deadlock_nor_exceed_them(indexed):
     router = indexed.new_router("small", {"pool": {"size": 1}}).start()
     clients = [indexed.pg_client(router) for _ in range(12)]

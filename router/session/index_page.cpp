@@ -3,13 +3,13 @@
 #include "base/log.h"
 #include "plan/scatter_values.h"
 #include "session/index_entries.h"
+#include "session/index_request.h"
+#include "session/scatter.h"
 #include "session/scatter_checks.h"
 #include "session/scatter_fan.h"
 #include "session/scatter_merge.h"
 #include "session/scatter_page.h"
-#include "session/scatter_request.h"
 #include "session/scatter_row.h"
-#include "sql/index_page.h"
 
 #include <algorithm>
 #include <utility>
@@ -43,7 +43,7 @@ struct IndexPage::Impl {
          Event *gave_up)
         : worker(the_worker), request(std::move(the_request)), scatter(*request.facts->scatter),
           index(the_index), table(*request.routes->table),
-          fan(worker.loop(), request.budget.timeout, gave_up) {}
+          fan(worker.loop(), request.budget.timeout, gave_up), gives_up(gave_up) {}
     ~Impl() { worker.buffered_bytes -= held; }
 
     Task<std::optional<Refusal>> open();
@@ -58,20 +58,21 @@ struct IndexPage::Impl {
     std::optional<Refusal> describe();
     std::optional<Refusal> hold();
     void take(std::vector<Found> found);
-    std::shared_ptr<const ShardRequest> entries_request(std::uint64_t size) const;
-    std::shared_ptr<const ShardRequest> rows_request(std::vector<std::string> cursors) const;
     [[nodiscard]] const std::string &database() const { return table.shards[index.database].name; }
     [[nodiscard]] bool full() const { return page.size() == wanted; }
-    Refusal of_index(Refusal refusal) const;
+    Refusal of_index(Refusal refusal) const {
+        return told_of_index(std::move(refusal), index, database());
+    }
     Refusal stale() const;
     void failed(const Refusal &why);
 
     Worker &worker;
-    const ScatterRequest request;
+    ScatterRequest request;
     const sql::Scatter &scatter;
     const GlobalIndex &index;
     const RouteTable &table;
     ShardFan fan;
+    Event *gives_up;
     ScatterWish wish;
     std::uint64_t wanted = 0;
 
@@ -95,6 +96,7 @@ struct IndexPage::Impl {
     std::size_t page_bytes = 0;
     std::size_t held = 0;  ///< charged to the worker's budget
 
+    bool not_there = false;  ///< the index's database does not know it
     std::size_t given = 0;
     std::string row;
     std::optional<Refusal> refusal;
@@ -175,68 +177,7 @@ Refusal IndexPage::Impl::stale() const {
     return refusal;
 }
 
-// The index's database is needed, whatever partial pages are allowed.
-Refusal IndexPage::Impl::of_index(Refusal refusal) const {
-    const bool away = refusal.code == Code::R30 || refusal.code == Code::R33 ||
-                      refusal.code == Code::R34 || refusal.code == Code::shard_timeout;
-    std::string whose =
-        format("It holds index \"%s\", which this page is read from.", index.name.c_str());
-    if (away) {
-        refusal.detail += (refusal.detail.empty() ? "" : " ") + whose;
-        refusal.hint += (refusal.hint.empty() ? "" : " ") +
-                        std::string("With /* interlock: scatter */ in front of the statement all "
-                                    "shards answer in its place.");
-    } else if (refusal.code == Code::R31 && refusal.detail.empty()) {
-        refusal.detail = format("This is what database %s says, which holds index \"%s\".",
-                                database().c_str(), index.name.c_str());
-    }
-    return refusal;
-}
-
 // Asking ----------------------------------------------------------------------------------------
-
-// Parameters that do not stand in the arguments are none of the index's affair. A parameter that
-// had its type from an argument that is left out is given it.
-std::shared_ptr<const ShardRequest> IndexPage::Impl::entries_request(std::uint64_t size) const {
-    const sql::EntryWish entries{size, edge_cursor, wish.backward};
-    std::vector<BoundParameter> parameters = request.parameters;
-    ShardStatement statement;
-    statement.text = sql::entries_text(scatter.call, request.text, index, entries);
-    statement.types = request.types;
-    statement.types.resize(std::max(statement.types.size(), parameters.size()), 0);
-    for (std::size_t i = 0; i < statement.types.size(); ++i) {
-        std::uint32_t &type = statement.types[i];
-        if (!sql::entries_use(scatter.call, entries, static_cast<std::uint32_t>(i))) {
-            type = oid::text;
-            if (i < parameters.size()) parameters[i] = BoundParameter{std::nullopt, false, type};
-            continue;
-        }
-        if (type != 0 && type != oid::unknown) continue;
-        const auto stands = [&](const sql::ValueSource &source) {
-            return source.from == sql::ValueSource::From::parameter && source.index == i;
-        };
-        if (stands(scatter.keyset))
-            type = scatter.keyset.cast != 0 ? scatter.keyset.cast : oid::text;
-        else if (stands(scatter.page_size))
-            type = scatter.page_size.cast != 0 ? scatter.page_size.cast : oid::int4;
-    }
-    statement.parameters = parameters;
-    statement.hidden = 1;
-    statement.most = size;
-    return shard_request(request, statement);
-}
-
-std::shared_ptr<const ShardRequest>
-IndexPage::Impl::rows_request(std::vector<std::string> cursors) const {
-    ShardStatement statement;
-    statement.text = sql::rows_text(scatter, request.text, cursors);
-    statement.types = request.types;
-    statement.parameters = request.parameters;
-    statement.formats = shard_formats(scatter, request.formats);
-    statement.hidden = scatter.hidden;
-    statement.most = cursors.size();
-    return shard_request(request, statement);
-}
 
 std::optional<Refusal> IndexPage::Impl::judge(ShardStream &stream, bool of_index,
                                               bool &stale) const {
@@ -287,9 +228,11 @@ Task<std::optional<Refusal>> IndexPage::Impl::read_entries(std::uint64_t size) {
         std::make_shared<ShardStream>(worker, request.routes, request.login, index.database)};
     fan.begin(std::move(streams), false);
     Requests requests;
-    requests.push_back(entries_request(size));
-    if (auto refused = co_await ask(std::move(requests), true))
+    requests.push_back(entries_request(request, index, {size, edge_cursor, wish.backward}));
+    if (auto refused = co_await ask(std::move(requests), true)) {
+        not_there = edge_key.empty() && unknown_there(*refused);
         co_return of_index(std::move(*refused));
+    }
     ShardStream &stream = fan[0];
     while (stream.state() != State::end) {
         if (stream.state() == State::row) {
@@ -341,7 +284,7 @@ Task<std::optional<Refusal>> IndexPage::Impl::read_rows() {
     for (Asked &each : asked) {
         streams.push_back(
             std::make_shared<ShardStream>(worker, request.routes, request.login, each.shard));
-        requests.push_back(rows_request(std::move(each.cursors)));
+        requests.push_back(rows_request(request, each.cursors));
     }
     fan.begin(std::move(streams), request.budget.partial && !scatter.page.in_expressions);
     if (auto refused = co_await ask(std::move(requests), false)) co_return refused;
@@ -368,7 +311,7 @@ Task<std::optional<Refusal>> IndexPage::Impl::read_nothing() {
         worker, request.routes, request.login, up == owners.end() ? owners[0] : *up)};
     fan.begin(std::move(streams), false);
     Requests requests;
-    requests.push_back(rows_request({}));
+    requests.push_back(rows_request(request, {}));
     if (auto refused = co_await ask(std::move(requests), false)) co_return refused;
     co_return describe();
 }
@@ -521,17 +464,26 @@ IndexPage::~IndexPage() = default;
 
 Task<std::optional<Refusal>> IndexPage::open() {
     ++impl_->worker.index_pages.pages;
-    auto refused = co_await impl_->open();
-    if (refused) impl_->failed(*refused);
-    impl_->refusal = refused;
+    Impl &impl = *impl_;
+    auto refused = co_await impl.open();
+    if (refused) impl.failed(*refused);
+    if (refused && impl.not_there) {
+        log_info("a page is asked of all shards: database %s does not know index %s (%s)",
+                 impl.database().c_str(), impl.index.name.c_str(), refused->message.c_str());
+        impl.request.budget.timeout = impl.fan.left();
+        instead_ = std::make_unique<Scatter>(impl.worker, std::move(impl.request), impl.gives_up);
+        co_return co_await instead_->open();
+    }
+    impl.refusal = refused;
     co_return refused;
 }
 
 std::string_view IndexPage::columns() const {
-    return impl_->columns;
+    return instead_ ? instead_->columns() : impl_->columns;
 }
 
 Task<MergedRows::Row> IndexPage::next(std::string_view &body) {
+    if (instead_) co_return co_await instead_->next(body);
     Impl &impl = *impl_;
     if (impl.refusal) co_return Row::failed;
     if (impl.given == impl.page.size()) co_return Row::end;
@@ -551,15 +503,15 @@ Task<MergedRows::Row> IndexPage::next(std::string_view &body) {
 }
 
 Refusal IndexPage::take_refusal() {
-    return *impl_->refusal;
+    return instead_ ? instead_->take_refusal() : *impl_->refusal;
 }
 
 const std::vector<std::string> &IndexPage::missing_shards() const {
-    return impl_->missing;
+    return instead_ ? instead_->missing_shards() : impl_->missing;
 }
 
 std::uint64_t IndexPage::rows() const {
-    return impl_->given;
+    return instead_ ? instead_->rows() : impl_->given;
 }
 
 }  // namespace interlock

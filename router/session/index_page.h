@@ -9,6 +9,9 @@
 // held as a whole before its first row is given out, so an error comes before any row; an empty
 // page means that the index has no more entries.
 //
+// An index that its database does not know (any more) has just been dropped, mostly, and the routes
+// are about to say so: all shards answer in its place.
+//
 // The owner of an entry is the one of its bucket in the router's route table, whatever shard wrote
 // it: entries stay right when buckets move. Deadline, cancel and backends are as for scatters.
 #pragma once
@@ -40,6 +43,7 @@ class IndexPage final : public MergedRows {
   private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
+    std::unique_ptr<MergedRows> instead_;  ///< of all shards
 };
 
 }  // namespace interlock

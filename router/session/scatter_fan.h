@@ -48,6 +48,8 @@ class ShardFan {
     /// be missing then.
     [[nodiscard]] Task<bool> pull(std::size_t i);
 
+    /// What is left of the time, at least 1; 0: there is no bound.
+    [[nodiscard]] Millis left() const { return left_ == never ? 0 : std::max<Millis>(1, left_); }
     /// What half of the time left is; 0: there is no bound.
     [[nodiscard]] Millis half() const {
         return left_ == never ? 0 : std::max<Millis>(1, left_ / 2);

@@ -668,6 +668,39 @@ TEST_F(IndexPageTest, AnErrorOfTheIndexDatabaseIsPassedOn) {
     });
 }
 
+TEST_F(IndexPageTest, AnIndexThatIsNotThereIsNoReasonToFail) {
+    fill(9);
+    with_index([&]() -> Task<void> {
+        for (test::FakeShard *shard : {s0_.get(), s1_.get()})
+            shard->script = [shard, this](std::string_view sql) -> Asked {
+                if (sql.find("keyset_page(") == std::string_view::npos) return std::nullopt;
+                return Behaviour{.frames = head() + row(shard == s0_.get() ? 1 : 2) +
+                                           test::complete_frame("SELECT")};
+            };
+        for (const char *state : {"42P01", "42704", "3F000", "42501"}) {
+            of_index_ = [&](std::string_view) {
+                return Behaviour{.frames = test::error_frame("ERROR", state, "no such thing")};
+            };
+            const Outcome outcome = co_await run(request());
+            if (std::string_view(state) == "42501") {
+                EXPECT_EQ(outcome.state, state);
+                continue;
+            }
+            EXPECT_EQ(outcome.ids + outcome.refusal, "1 2 ");
+            EXPECT_EQ(outcome.columns, 4U);
+        }
+        EXPECT_EQ(worker_->index_pages.failed, 4U);
+        // What fails there fails in the words of the shards.
+        of_index_ = [&](std::string_view) {
+            return Behaviour{.frames = test::error_frame("ERROR", "42P01", "no such thing")};
+        };
+        s1_->script = [](std::string_view) {
+            return Behaviour{.frames = test::error_frame("ERROR", "42P01", "no table either")};
+        };
+        EXPECT_EQ((co_await run(request())).state, "42P01");
+    });
+}
+
 TEST_F(IndexPageTest, OneDeadlineHoldsForAllRounds) {
     fill(40);
     make_stale(1, 30);
