@@ -121,18 +121,32 @@ class Batch {
             if (!is_data_error(error)) throw;
             database_.rollback();
             require_sound_index();
-            if (wanted.size() == 1) {
-                const Record &record = records_[wanted.front()];
-                blocked_.insert(record.key);
-                std::string text = error.what();
-                if (!error.detail.empty()) text += "; DETAIL: " + error.detail;
-                outcome_.failed.push_back({record.seq, record.key, error.sqlstate + ": " + text});
-                return;
-            }
+        }
+        if (wanted.size() == 1) {
+            apply_alone(wanted);
+            return;
         }
         const std::size_t half = wanted.size() / 2;
         apply(wanted.data(), wanted.data() + half);
         apply(wanted.data() + half, wanted.data() + wanted.size());
+    }
+
+    /// Once more, now that the index is known to be sound: what was wrong with it when the record
+    /// failed may have been mended in between.
+    void apply_alone(const std::vector<std::size_t> &wanted) {
+        try {
+            apply_once(wanted);
+            ++outcome_.applied;
+        } catch (const ControlError &error) {
+            if (!is_data_error(error)) throw;
+            database_.rollback();
+            require_sound_index();
+            const Record &record = records_[wanted.front()];
+            blocked_.insert(record.key);
+            std::string text = error.what();
+            if (!error.detail.empty()) text += "; DETAIL: " + error.detail;
+            outcome_.failed.push_back({record.seq, record.key, error.sqlstate + ": " + text});
+        }
     }
 
     void apply_once(const std::vector<std::size_t> &wanted) {
@@ -173,14 +187,12 @@ class Batch {
     /// No records at all are applied without an error unless something is wrong with the index
     /// itself, for which no record is to blame.
     void require_sound_index() {
-        if (known_sound_) return;
         try {
             apply_json("[]");
         } catch (const ControlError &error) {
             throw ControlError("55000", std::string("index: ") + error.what(), error.detail,
                                error.hint, error.context);
         }
-        known_sound_ = true;
     }
 
     ControlConnection &shard_;
@@ -189,7 +201,6 @@ class Batch {
     std::vector<Record> records_;
     std::set<std::string> blocked_;  ///< keys of which a change has failed in this batch
     BatchOutcome outcome_;
-    bool known_sound_ = false;
 };
 
 }  // namespace
