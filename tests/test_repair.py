@@ -216,6 +216,24 @@ def test_ranges_of_every_size_find_the_same(index, chunk):
     assert counts(index.report(*scope)[0]) == (0, 0, 0)
 
 
+def test_an_entry_that_the_index_database_refuses_does_not_keep_the_others_from_being_mended(index):
+    poison, others = index.orders[61], index.orders[62:80]
+    index.change(poison.user_id, "UPDATE orders SET merchant_id = 666 WHERE order_id = %s", poison.order_id, silently=True)
+    for order in others:
+        index.break_entry(order, "DELETE FROM {}")
+    index.idx.sql(f"ALTER TABLE {ENTRIES} ADD CONSTRAINT no_evil CHECK (merchant_id <> 666)")
+    try:
+        done = index.index(INDEX, "--apply", "--json", command="repair", check=False)
+        report = json.loads(done.stdout.splitlines()[-1])
+        assert done.returncode == 3 and counts(report) == (len(others), 1, len(others)) and report["left"] == 1
+        assert f'could not mend {{"user_id": {poison.user_id}, "order_id": {poison.order_id}}}' in done.stderr
+        assert done.stderr.count("no_evil") == 1
+    finally:
+        index.idx.sql(f"ALTER TABLE {ENTRIES} DROP CONSTRAINT no_evil")
+    assert counts(index.report("--apply")[0]) == (0, 1, 1)
+    index.equal()
+
+
 # -- parts --------------------------------------------------------------------------------------------
 
 def test_a_scope_bounds_what_is_read_reported_and_mended(index):

@@ -20,6 +20,21 @@ Verdict compare(bool live, bool equal, bool has_row) {
     return equal ? Verdict::equal : Verdict::differs;
 }
 
+/// As index_mend() takes it.
+std::string entry_to_write(const Judged &judged) {
+    const bool gone = judged.verdict == Verdict::gone;
+    const std::string &version = judged.version;
+    return "{" + (version.empty() ? "\"v\": null, \"s\": null" : version) +
+           ", \"r\": " + (gone ? judged.entry : judged.row) +
+           ", \"deleted\": " + (gone ? "true" : "false") + "}";
+}
+
+/// A value that a type, a constraint or an index does not take. Anything else would be so again.
+bool about_values(const ControlError &error) {
+    const std::string kind = error.sqlstate.substr(0, 2);
+    return kind == "22" || kind == "23" || error.sqlstate == "54000";
+}
+
 }  // namespace
 
 std::vector<RepairCheck::Entry> RepairCheck::find_entries(const std::vector<std::string> &keys,
@@ -108,29 +123,43 @@ std::vector<Judged> RepairCheck::look(const std::vector<std::string> &keys) {
     return judged;
 }
 
-std::int64_t RepairCheck::mend(const std::vector<Judged> &judged) {
-    std::vector<std::vector<std::string>> by_shard(cluster_.model().shards.size());
-    for (const Judged &one : judged) {
-        if (!one.wrong()) continue;
-        const bool gone = one.verdict == Verdict::gone;
-        const std::string version = one.version.empty() ? "\"v\": null, \"s\": null" : one.version;
-        by_shard[one.owner].push_back("{" + version + ", \"r\": " + (gone ? one.entry : one.row) +
-                                      ", \"deleted\": " + (gone ? "true" : "false") + "}");
-    }
-    std::int64_t mended = 0;
-    for (std::size_t shard = 0; shard < by_shard.size(); ++shard) {
-        if (by_shard[shard].empty()) continue;
-        const std::vector<Param> values{Param::of_text(cluster_.model().name),
-                                        Param::of_text(cluster_.shard_name(shard)),
-                                        Param::of_text(json_array(by_shard[shard]))};
-        mended += cluster_.without_walking([&] {
+Mended RepairCheck::mend(const std::vector<Judged> &judged) {
+    std::vector<std::vector<const Judged *>> by_shard(cluster_.model().shards.size());
+    for (const Judged &one : judged)
+        if (one.wrong()) by_shard[one.owner].push_back(&one);
+    Mended result;
+    for (std::size_t shard = 0; shard < by_shard.size(); ++shard)
+        if (!by_shard[shard].empty()) mend_all(shard, by_shard[shard], result);
+    return result;
+}
+
+/// One entry that the index database refuses must not keep the others from being mended: it is
+/// found by halves.
+void RepairCheck::mend_all(std::size_t shard, std::span<const Judged *const> wrong,
+                           Mended &result) {
+    std::vector<std::string> entries;
+    for (const Judged *one : wrong)
+        entries.push_back(entry_to_write(*one));
+    const std::vector<Param> values{Param::of_text(cluster_.model().name),
+                                    Param::of_text(cluster_.shard_name(shard)),
+                                    Param::of_text(json_array(entries))};
+    try {
+        result.count += cluster_.without_walking([&] {
             return cluster_.database()
                 .query_within(cluster_.timeouts().scan,
                               "SELECT interlock.index_mend($1, $2, $3::pg_catalog.jsonb)", values)
                 .int64(0, 0);
         });
+        return;
+    } catch (const ControlError &error) {
+        if (!about_values(error)) throw;
+        if (wrong.size() == 1) {
+            result.refusals.push_back({wrong.front()->key, error.what()});
+            return;
+        }
     }
-    return mended;
+    mend_all(shard, wrong.first(wrong.size() / 2), result);
+    mend_all(shard, wrong.subspan(wrong.size() / 2), result);
 }
 
 }  // namespace interlock

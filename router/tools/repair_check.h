@@ -42,6 +42,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,16 @@ struct Judged {
     }
 };
 
+/// What became of mending.
+struct Mended {
+    struct Refusal {
+        std::string key;
+        std::string reason;
+    };
+    std::int64_t count = 0;         ///< of those that still were as judged
+    std::vector<Refusal> refusals;  ///< the index database does not take these entries
+};
+
 class RepairCheck {
   public:
     RepairCheck(RepairCluster &cluster, const RepairSql &sql) : cluster_(cluster), sql_(sql) {}
@@ -83,8 +94,8 @@ class RepairCheck {
     /// renewed, and the call repeated.
     std::vector<Judged> look(const std::vector<std::string> &keys);
 
-    /// Mends those that are wrong: how many of them still were as judged.
-    std::int64_t mend(const std::vector<Judged> &judged);
+    /// Mends those that are wrong. Throws ControlError unless it is about the values of one entry.
+    Mended mend(const std::vector<Judged> &judged);
 
   private:
     struct Entry {
@@ -104,6 +115,7 @@ class RepairCheck {
     std::vector<Row> find_rows(const std::vector<std::string> &keys,
                                const std::vector<Entry> &entries);
     std::vector<Verdict> find_changes(const std::vector<std::string> &keys);
+    void mend_all(std::size_t shard, std::span<const Judged *const> wrong, Mended &result);
 
     RepairCluster &cluster_;
     const RepairSql &sql_;

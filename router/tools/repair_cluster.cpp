@@ -43,10 +43,14 @@ std::shared_ptr<const RouteTable> RepairCluster::read_routes() {
     return read_published_routes(catalog);
 }
 
+void RepairCluster::walk_by_key(ControlConnection &connection) {
+    connection.query("SELECT pg_catalog.set_config('enable_sort', 'off', false)");
+}
+
 std::unique_ptr<ControlConnection> RepairCluster::open(const RouteTable &routes,
                                                        ShardIndex member) {
     auto connection = open_member(routes, member, application, timeouts_.query);
-    if (by_key_) connection->query("SELECT pg_catalog.set_config('enable_sort', 'off', false)");
+    if (by_key_) walk_by_key(*connection);
     return connection;
 }
 

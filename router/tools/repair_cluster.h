@@ -35,9 +35,14 @@ class RepairCluster {
     auto without_walking(Action action) {
         if (!by_key_) return action();
         database_->query("SELECT pg_catalog.set_config('enable_sort', 'on', false)");
-        auto result = action();
-        database_->query("SELECT pg_catalog.set_config('enable_sort', 'off', false)");
-        return result;
+        try {
+            auto result = action();
+            walk_by_key(*database_);
+            return result;
+        } catch (...) {
+            if (!database_->broken()) walk_by_key(*database_);
+            throw;
+        }
     }
     /// `position` is one in model().shards.
     [[nodiscard]] ControlConnection &shard(std::size_t position) { return *shards_[position]; }
@@ -58,6 +63,7 @@ class RepairCluster {
 
   private:
     std::shared_ptr<const RouteTable> read_routes();
+    static void walk_by_key(ControlConnection &connection);
     std::unique_ptr<ControlConnection> open(const RouteTable &routes, ShardIndex member);
     void connect_shards();
 

@@ -119,6 +119,10 @@ void RepairReport::difference(const Judged &judged, const std::string &shard) {
     std::cout << '\n';
 }
 
+void RepairReport::refused(const Mended::Refusal &refusal) {
+    tell("could not mend " + refusal.key + ": " + refusal.reason);
+}
+
 void RepairReport::progress(const RepairCounts &counts, std::int64_t estimate) {
     const std::int64_t compared = std::max(counts.rows, counts.entries);
     if (compared_before_ < 0) compared_before_ = compared;

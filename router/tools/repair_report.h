@@ -42,6 +42,8 @@ class RepairReport {
     /// What a run that goes on, or that will be, should be known for.
     void tell(const std::string &text);
     void difference(const Judged &judged, const std::string &shard);
+    /// An entry that could not be mended.
+    void refused(const Mended::Refusal &refusal);
     /// Every second or so. `estimate` of the rows there are; 0: not known.
     void progress(const RepairCounts &counts, std::int64_t estimate);
     /// The end; `left` differences remain.

@@ -259,10 +259,13 @@ RepairCommand::settle_once(const std::vector<Candidate> &candidates) {
         }
     }
     if (request_.apply && !wrong.empty()) {
-        const std::int64_t mended = check_.mend(wrong);
-        counts_.mended += mended;
-        if (mended == static_cast<std::int64_t>(wrong.size()))
-            left_ -= mended;
+        const Mended mended = check_.mend(wrong);
+        counts_.mended += mended.count;
+        for (const Mended::Refusal &refusal : mended.refusals)
+            report_.refused(refusal);
+        const auto done = static_cast<std::size_t>(mended.count) + mended.refusals.size();
+        if (done == wrong.size())
+            left_ -= mended.count;
         else  // some entries were written meanwhile: which, another look tells
             std::move(to_mend.begin(), to_mend.end(), std::back_inserter(again));
     }
