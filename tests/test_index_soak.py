@@ -1,7 +1,7 @@
 """Writers, moved scopes, deletes and re-inserts, consumers killed at random, repair and backfill beside them; then
 everything is drained and compared with the truth.
 
-INTERLOCK_SOAK_SECONDS sets how long (about 20 s in the suite).
+INTERLOCK_SOAK_SECONDS sets how long (about 20 s in the suite), INTERLOCK_SOAK_SEED another course.
 """
 
 import json
@@ -22,7 +22,8 @@ from support.wait import wait_until
 from test_index_pages import whole_walk
 
 DURATION = float(os.environ.get("INTERLOCK_SOAK_SECONDS", "20"))
-WRITERS, CONSUMERS, SEED = 3, 3, 5
+SEED = int(os.environ.get("INTERLOCK_SOAK_SEED", "5"))
+WRITERS, CONSUMERS = 3, 3
 
 
 @pytest.fixture
