@@ -118,14 +118,14 @@ def test_the_guide_leads_to_pages_from_an_index_and_away_from_it_again(cluster, 
     cluster.consumer()
     cluster.command(the("Declaring an index", "interlock index backfill")[0])
     cluster.apply()
-    wait_until(lambda: FROM_INDEX in route(cluster), 20, "the router knows")
+    wait_until(lambda: FROM_INDEX in route(cluster), 60, "the router knows")
     for merchant in (3, 7):
         assert walk(cluster, merchant) == walk(cluster, merchant, hint="/* interlock: scatter */ ") == cluster.truth(merchant)
 
     # Operating: a change arrives, and status tells of nothing left.
     order = next(order for order in cluster.orders if order.merchant_id == 3)
     cluster.update(order, merchant_id=7)
-    wait_until(lambda: walk(cluster, 7) == cluster.truth(7), 30, "the change is in the index")
+    wait_until(lambda: walk(cluster, 7) == cluster.truth(7), 90, "the change is in the index")
     assert order.order_id not in walk(cluster, 3)
     cluster.drained()
     status = cluster.command(the("Operating", "interlock index status")[0])

@@ -96,13 +96,13 @@ def publishing(program, shop, endpoint, count=1):
         env={"DATABASE_URL": shop.conninfo("app", "publisher"), "ENDPOINT": endpoint.url, "PATH": "/usr/bin:/bin"})
         for _ in range(count)]
     try:
-        wait_until(lambda: sessions(shop) >= before + count, 30, "they have connected")
+        wait_until(lambda: sessions(shop) >= before + count, 90, "they have connected")
         yield processes
         for process in processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in processes:
-            assert process.wait(30) in (0, -signal.SIGKILL)
+            assert process.wait(60) in (0, -signal.SIGKILL)
     finally:
         for process in processes:
             if process.poll() is None:
@@ -122,7 +122,7 @@ def test_every_change_is_published_in_order_and_nothing_that_did_not_happen(prog
         shop.sql("BEGIN; UPDATE orders SET amount = 14; ROLLBACK")
         shop.sql("UPDATE orders SET order_id = 5 WHERE order_id = 2")
         shop.sql("TRUNCATE orders")
-        wait_until(lambda: len(endpoint.received) >= 7 and left(shop) == 0, 30, "all is published")
+        wait_until(lambda: len(endpoint.received) >= 7 and left(shop) == 0, 90, "all is published")
     first = {"order_id": 1, "merchant_id": 3, "amount": 12.5}
     second = {"order_id": 1, "merchant_id": 3, "amount": 13.0}
     assert [(r["op"], r["old"], r["new"]) for r in endpoint.of_key(1)] == [
@@ -170,30 +170,30 @@ def test_a_record_that_is_refused_for_ever_is_set_aside_with_its_key_and_no_othe
     with publishing(program, shop, endpoint):
         shop.sql("INSERT INTO orders SELECT i, 1, 0 FROM generate_series(1, 3) i")
         shop.sql("UPDATE orders SET amount = 1")
-        wait_until(lambda: left(shop) == 0, 30, "nothing is left but what is parked")
+        wait_until(lambda: left(shop) == 0, 90, "nothing is left but what is parked")
         shop.sql("UPDATE orders SET amount = 2")
-        wait_until(lambda: shop.value("SELECT count(*) FROM interlock.outbox_parked") == 3 and left(shop) == 0, 30, "its key is parked")
+        wait_until(lambda: shop.value("SELECT count(*) FROM interlock.outbox_parked") == 3 and left(shop) == 0, 90, "its key is parked")
         assert endpoint.of_key(2) == [] and all(len(endpoint.of_key(i)) == 3 for i in (1, 3))
         assert sum(record["key"] == bad for _, record in endpoint.seen) == 5
         assert "HTTP 422" in shop.value("SELECT error FROM interlock.outbox_parked ORDER BY seq LIMIT 1")
         endpoint.answer = lambda record: 200
         shop.sql("SELECT interlock.outbox_retry('default')")
-        wait_until(lambda: len(endpoint.of_key(2)) == 3, 30, "it is published after all")
+        wait_until(lambda: len(endpoint.of_key(2)) == 3, 90, "it is published after all")
         assert [record["new"]["amount"] for record in endpoint.of_key(2)] == [0, 1, 2]
-        wait_until(lambda: left(shop) == 0 and shop.value("SELECT count(*) FROM interlock.outbox_parked") == 0, 30, "all is done")
+        wait_until(lambda: left(shop) == 0 and shop.value("SELECT count(*) FROM interlock.outbox_parked") == 0, 90, "all is done")
 
 
 def test_a_server_that_restarts_and_a_receiver_that_is_away_are_waited_for(program, shop, endpoint):
     with publishing(program, shop, endpoint) as processes:
         shop.sql("INSERT INTO orders VALUES (1, 1, 0)")
-        wait_until(lambda: len(endpoint.of_key(1)) == 1, 30, "it publishes")
+        wait_until(lambda: len(endpoint.of_key(1)) == 1, 90, "it publishes")
         endpoint.answer = lambda record: 503
         shop.sql("INSERT INTO orders VALUES (2, 1, 0)")
-        wait_until(lambda: any(record["key"] == {"order_id": 2} for _, record in endpoint.seen), 30, "it tries")
+        wait_until(lambda: any(record["key"] == {"order_id": 2} for _, record in endpoint.seen), 90, "it tries")
         shop.restart()
         shop.sql("INSERT INTO orders VALUES (3, 1, 0)")
         endpoint.answer = lambda record: 200
-        wait_until(lambda: len(endpoint.of_key(2)) and len(endpoint.of_key(3)), 30, "it goes on")
+        wait_until(lambda: len(endpoint.of_key(2)) and len(endpoint.of_key(3)), 90, "it goes on")
         assert processes[0].poll() is None
         assert len({key for key, record in endpoint.seen if record["key"] == {"order_id": 2}}) == 1
 
@@ -201,17 +201,17 @@ def test_a_server_that_restarts_and_a_receiver_that_is_away_are_waited_for(progr
 def test_while_a_publisher_is_frozen_nobody_publishes_later_records_of_what_it_has_in_hand(program, shop, endpoint):
     with publishing(program, shop, endpoint) as first:
         shop.sql("INSERT INTO orders VALUES (1, 1, 0)")
-        wait_until(lambda: len(endpoint.of_key(1)) == 1 and left(shop) == 0, 30, "it publishes")
+        wait_until(lambda: len(endpoint.of_key(1)) == 1 and left(shop) == 0, 90, "it publishes")
         held = threading.Event()
         endpoint.answer = lambda record: 200 if record["key"] != {"order_id": 1} or held.wait(60) else 500
         shop.sql("UPDATE orders SET amount = 1")
-        wait_until(lambda: len(endpoint.seen) == 2, 30, "the first has the record in hand")
+        wait_until(lambda: len(endpoint.seen) == 2, 90, "the first has the record in hand")
         first[0].send_signal(signal.SIGSTOP)
         with publishing(program, shop, endpoint):
             shop.sql("UPDATE orders SET amount = 2; INSERT INTO orders VALUES (2, 1, 0)")
-            wait_until(lambda: len(endpoint.of_key(2)) == 1, 30, "the second publishes other keys")
+            wait_until(lambda: len(endpoint.of_key(2)) == 1, 90, "the second publishes other keys")
             assert len(endpoint.seen) == 3
             first[0].kill()
             held.set()
-            wait_until(lambda: left(shop) == 0, 30, "the second has taken over")
+            wait_until(lambda: left(shop) == 0, 90, "the second has taken over")
         assert [record["new"]["amount"] for record in endpoint.of_key(1)] == [0, 1, 1, 2]
