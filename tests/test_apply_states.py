@@ -156,7 +156,7 @@ def test_a_shard_replaced_by_an_empty_database_is_refused(applied):
 
 def test_the_same_database_under_two_names_is_refused(described):
     described.catalog.sql("SELECT interlock.set_shard_conninfo('s1', %s)", described.s0.conninfo("app"))
-    refused(described, 'shards "s0" and "s1" are the same database')
+    refused(described, 'shard "s0" and shard "s1" are the same database')
 
 
 def test_an_old_copy_of_the_catalog_is_refused(applied):
