@@ -41,7 +41,7 @@ mutants.MUTANTS = [
            (f"{RECORDS}a_key_that_does_not_name_one_row_is_refused",)),
     # Values
     Mutant("session-time-zone", "timestamptz in UTC", ROW, "type == TIMESTAMPTZOID ? &utc : nullptr", "utc == 1 ? &utc : nullptr",
-           (f"{VALUES}the_format_does_not_depend_on_what_the_writer_has_set",)),
+           (f"{VALUES}row_values_gives_what_a_record_holds",)),
     Mutant("session-settings", "other types: fixed settings", ROW, "if (type->settings) fix(settings);", "if (type->settings && settings == nullptr) fix(settings);",
            (f"{VALUES}the_format_does_not_depend_on_what_the_writer_has_set",)),
     Mutant("short-floats", "floats are exact", ROW, "double_to_shortest_decimal_buf(DatumGetFloat8(value), spelling);",

@@ -142,8 +142,14 @@ def test_row_values_gives_what_a_record_holds(sampled, settings):
         session.execute(settings)
         names = ["id", *(f"v_{name}" for name in sampled.columns)]
         values = dict(session.execute("SELECT id, interlock.row_values(s, %s)::text FROM public.sample s", (names,)).fetchall())
+        # Each by itself, too: a column may be right only because of what another one's type has set.
+        singles = {name: session.execute("SELECT id, interlock.row_values(s, %s)::text FROM public.sample s ORDER BY id",
+                                         ([name],)).fetchall() for name in names}
         few = session.execute("SELECT interlock.row_values(s, '{v_int4,id}')::text FROM public.sample s WHERE id = 3").fetchone()[0]
     assert values == dict(sampled.sql("SELECT (key->>'id')::int, new::text FROM interlock.outbox"))
+    for name, rows in singles.items():
+        assert rows == sampled.sql("SELECT (key->>'id')::int, jsonb_build_object(%s::text, new->%s)::text FROM interlock.outbox"
+                                   " ORDER BY (key->>'id')::int", name, name), name
     assert few == sampled.value("SELECT jsonb_build_object('id', id, 'v_int4', v_int4)::text FROM sample WHERE id = 3")
 
 
