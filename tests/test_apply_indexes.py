@@ -406,6 +406,33 @@ def test_who_may_read_the_table_on_every_shard_may_read_the_index(market):
         market.idx.sql("DROP OWNED BY auditor; DROP ROLE auditor")
 
 
+def test_a_role_that_owns_the_table_can_apply_it(market):
+    """What docs/dba.md gives to one that is no superuser."""
+    every = (*market.owners, market.idx)
+    for instance in every:
+        instance.sql("CREATE ROLE dba LOGIN; GRANT ALL ON ALL TABLES IN SCHEMA interlock TO dba;"
+                     "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA interlock TO dba")
+    for shard in market.owners:
+        shard.sql("ALTER TABLE orders OWNER TO dba")
+    apply = ["apply", "--catalog", market.catalog.conninfo("app", "dba")]
+    try:
+        market.catalog.sql(CREATE)
+        done = run_interlock(*apply, env={"PGUSER": "dba"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert market.idx.sql(READERS) == [("app",), ("dba",)]
+        market.catalog.sql("SELECT interlock.drop_index('merchant_orders')")
+        done = run_interlock(*apply, env={"PGUSER": "dba"})
+        assert done.returncode == 0, done.stdout + done.stderr
+        for shard in market.owners:
+            assert not shard.sql("SELECT 1 FROM interlock.outbox_stream")
+        assert "nothing to do" in market.apply().stdout
+    finally:
+        for shard in market.owners:
+            shard.sql("ALTER TABLE orders OWNER TO postgres; GRANT SELECT, INSERT, UPDATE, DELETE ON orders TO app")
+        for instance in every:
+            instance.sql("DROP OWNED BY dba; DROP ROLE dba")
+
+
 def test_row_level_security_is_warned_of(market):
     market.catalog.sql(CREATE)
     market.s1.sql("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")

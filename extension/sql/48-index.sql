@@ -237,6 +237,28 @@ END
 $$;
 COMMENT ON FUNCTION interlock.index_remove(text) IS 'drops the table of a global index and all that is known of it; false: there was none';
 
+CREATE FUNCTION interlock.index_readers(name text, granted text[], revoked text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    definition interlock.local_index := interlock.require_index(name);
+    role text;
+BEGIN
+    -- A role of the name PUBLIC would have to be quoted, and is never meant.
+    FOREACH role IN ARRAY granted LOOP
+        role := CASE role WHEN 'PUBLIC' THEN role ELSE quote_ident(role) END;
+        EXECUTE format('GRANT USAGE ON SCHEMA interlock_index TO %s', role);
+        EXECUTE format('GRANT SELECT ON %s TO %s', definition.relid, role);
+    END LOOP;
+    FOREACH role IN ARRAY revoked LOOP
+        role := CASE role WHEN 'PUBLIC' THEN role ELSE quote_ident(role) END;
+        EXECUTE format('REVOKE SELECT ON %s FROM %s', definition.relid, role);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION interlock.index_readers(text, text[], text[]) IS
+    'lets roles read the entries of an index, and others no longer; PUBLIC is everybody';
+
 -- Applying ------------------------------------------------------------------------------------------
 
 CREATE FUNCTION interlock.index_columns(definition interlock.local_index, template text, separator text DEFAULT ', ') RETURNS text

@@ -312,24 +312,6 @@ void ShardSession::detach_index(const Param &stream) {
                               {stream});
 }
 
-void ShardSession::grant_index(const Action &action) {
-    // Role names are quoted by the server.
-    const auto run = [&](const char *command, const Names &roles) {
-        if (roles.empty()) return;
-        const Rows statements = connection_->query(
-            std::string("SELECT pg_catalog.format('") + command +
-                "', pg_catalog.string_agg(CASE r.name WHEN 'PUBLIC' THEN r.name "
-                "  ELSE pg_catalog.quote_ident(r.name) END, ', ' ORDER BY r.name), i.relid) "
-                "FROM pg_catalog.unnest($2) r(name), interlock.local_index i WHERE i.name = $1 "
-                "GROUP BY i.relid",
-            {Param::of_text(desired_.indexes[action.index].name), Param::of_text_array(roles)});
-        if (!statements.empty()) connection_->execute(statements.text(0, 0));
-    };
-    run("GRANT USAGE ON SCHEMA interlock_index TO %1$s", action.grant);
-    run("GRANT SELECT ON %2$s TO %1$s", action.grant);
-    run("REVOKE SELECT ON %2$s FROM %1$s", action.revoke);
-}
-
 bool ShardSession::carry_out_index(const Action &action) {
     switch (action.kind) {
     case ActionKind::remove_index:
@@ -357,7 +339,12 @@ bool ShardSession::carry_out_index(const Action &action) {
              Param::of_text_array(index.shape.key)});
         return true;
     }
-    case ActionKind::grant_index: grant_index(action); return true;
+    case ActionKind::grant_index:
+        connection_->query("SELECT interlock.index_readers($1, $2, $3)",
+                           {Param::of_text(desired_.indexes[action.index].name),
+                            Param::of_text_array(action.grant),
+                            Param::of_text_array(action.revoke)});
+        return true;
     default: return false;
     }
 }

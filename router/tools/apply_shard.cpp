@@ -314,7 +314,7 @@ void ShardSession::check_rights(ShardState &state) {
         "WHERE n.nspname = 'interlock' AND p.proname IN ('set_identity', 'define_keyspace', "
         "    'shard_table', 'accept_buckets', 'release_buckets', 'bucket_rows', 'keyset_create', "
         "    'keyset_drop', 'outbox_attach', 'outbox_detach', 'outbox_drop_stream', "
-        "    'index_define', 'index_remove') "
+        "    'index_define', 'index_remove', 'index_readers') "
         "  AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') HAVING count(*) > 0");
     if (!rows.empty())
         state.findings.push_back({"user " + quoted(rows.text(0, 1)) + " may not execute " +

@@ -69,7 +69,6 @@ class ShardSession {
     void read_readers(const Param &relation, IndexOnShard &here);
     bool define_index(const DesiredIndex &index);
     void detach_index(const Param &stream);
-    void grant_index(const Action &action);
     bool carry_out_index(const Action &action);  ///< false: not a step of indexes
 
     const DesiredState &desired_;
