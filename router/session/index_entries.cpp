@@ -107,6 +107,22 @@ void EntryBatch::add_shards(std::vector<ShardIndex> &shards) const {
         insert(shards, entries_[i].shard);
 }
 
+std::vector<ShardEntries> EntryBatch::by_shard() const {
+    std::vector<ShardIndex> shards;
+    add_shards(shards);
+    std::vector<ShardEntries> found;
+    for (const ShardIndex shard : shards)
+        found.push_back({shard, {}, {}});
+    for (std::size_t i = first_; i < end_; ++i) {
+        const auto at = std::lower_bound(shards.begin(), shards.end(), entries_[i].shard);
+        ShardEntries &of = found[static_cast<std::size_t>(at - shards.begin())];
+        if (!of.entries.empty() && entries_[of.entries.back()].key == entries_[i].key) continue;
+        of.entries.push_back(i);
+        of.cursors.push_back(entries_[i].cursor);
+    }
+    return found;
+}
+
 std::size_t EntryBatch::walked(std::size_t i) const {
     const std::string &place = entries_[i].key;
     if (backward_) {

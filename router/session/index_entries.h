@@ -24,6 +24,13 @@ struct IndexEntry {
     ShardIndex shard = 0;
 };
 
+/// Entries of one shard.
+struct ShardEntries {
+    ShardIndex shard = 0;
+    std::vector<std::size_t> entries;  ///< positions in the batch, ascending
+    std::vector<std::string> cursors;  ///< theirs
+};
+
 /// Rounds of one page.
 inline constexpr unsigned index_rounds = 4;
 
@@ -51,6 +58,10 @@ class EntryBatch {
     bool cut(std::size_t most, std::vector<ShardIndex> &shards);
     /// Of the entries that are judged, added to `shards`.
     void add_shards(std::vector<ShardIndex> &shards) const;
+
+    /// The entries that are judged, by shard. Of two at one place on a shard, which have one
+    /// cursor, the second is left out: one of them is stale.
+    [[nodiscard]] std::vector<ShardEntries> by_shard() const;
 
     /// No entry is left behind these.
     [[nodiscard]] bool exhausted() const { return exhausted_; }

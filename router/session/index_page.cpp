@@ -21,12 +21,10 @@ namespace {
 using State = ShardStream::State;
 using Requests = std::vector<std::shared_ptr<const ShardRequest>>;
 
-/// A shard of a round, and the entries it is asked for.
+/// A shard of a round.
 struct Asked {
-    ShardIndex shard = 0;
-    std::vector<std::size_t> entries;  ///< positions in the batch, ascending
-    std::vector<std::string> cursors;
-    std::size_t at = 0;  ///< of `entries`: the one the row at the stream's head is for
+    ShardEntries of;
+    std::size_t at = 0;  ///< of its entries: the one the row at the stream's head is for
     KeyCheck keys;
 };
 
@@ -261,30 +259,13 @@ Task<std::optional<Refusal>> IndexPage::Impl::read_entries(std::uint64_t size) {
 
 Task<std::optional<Refusal>> IndexPage::Impl::read_rows() {
     std::vector<Asked> asked;
-    for (std::size_t i = batch->first(); i < batch->end(); ++i) {
-        const IndexEntry &entry = (*batch)[i];
-        auto of_shard = std::find_if(asked.begin(), asked.end(),
-                                     [&](const Asked &each) { return each.shard == entry.shard; });
-        if (of_shard == asked.end()) {
-            asked.push_back(
-                {.shard = entry.shard, .entries = {}, .cursors = {}, .at = 0, .keys = {}});
-            of_shard = asked.end() - 1;
-        }
-        // Two entries at one place on a shard have one cursor: one of them is stale.
-        if (!of_shard->entries.empty() && (*batch)[of_shard->entries.back()].key == entry.key)
-            continue;
-        of_shard->entries.push_back(i);
-        of_shard->cursors.push_back(entry.cursor);
-    }
-    std::sort(asked.begin(), asked.end(),
-              [](const Asked &a, const Asked &b) { return a.shard < b.shard; });
-
     std::vector<std::shared_ptr<ShardStream>> streams;
     Requests requests;
-    for (Asked &each : asked) {
+    for (ShardEntries &each : batch->by_shard()) {
         streams.push_back(
             std::make_shared<ShardStream>(worker, request.routes, request.login, each.shard));
         requests.push_back(rows_request(request, each.cursors));
+        asked.push_back({.of = std::move(each), .at = 0, .keys = {}});
     }
     fan.begin(std::move(streams), request.budget.partial && !scatter.page.in_expressions);
     if (auto refused = co_await ask(std::move(requests), false)) co_return refused;
@@ -351,12 +332,13 @@ std::optional<Refusal> IndexPage::Impl::head(std::vector<Asked> &asked, std::siz
         return std::nullopt;
     }
     Asked &of = asked[stream];
+    const std::vector<std::size_t> &entries = of.of.entries;
     const std::string_view key = fan[stream].key();
     if (const KeyFault fault = of.keys.take(key, digest); fault != KeyFault::none)
         return bad_key(fault, fan[stream].name());
-    while (of.at < of.entries.size() && (*batch)[of.entries[of.at]].key < key)
+    while (of.at < entries.size() && (*batch)[entries[of.at]].key < key)
         ++of.at;
-    if (of.at == of.entries.size() || (*batch)[of.entries[of.at]].key != key)
+    if (of.at == entries.size() || (*batch)[entries[of.at]].key != key)
         return make_refusal(
             Code::shards_disagree,
             format("shard %s gives a row another sort key than the index has for it",
@@ -386,7 +368,7 @@ Task<std::optional<Refusal>> IndexPage::Impl::merge(std::vector<Asked> &asked,
         last = least;
         ShardStream &stream = fan[least];
         Found &next = found.emplace_back();
-        next.entry = asked[least].entries[asked[least].at];
+        next.entry = asked[least].of.entries[asked[least].at];
         visible_row(stream.row(), stream.parts(), visible, next.row);
         bytes += next.row.size();
         if (bytes + worker.buffered_bytes > worker.settings().max_buffered_bytes)
