@@ -636,12 +636,13 @@ TEST_F(IndexPageTest, AnIndexDatabaseThatIsAwayIsNamed) {
 
 TEST_F(IndexPageTest, ASlowIndexDatabaseIsCancelledAndServesOn) {
     fill(9);
-    budget_.timeout = 50;
     with_index([&]() -> Task<void> {
+        EXPECT_EQ(co_await brief(request()), "1 2 3 ");  // connected: the time is for the answer
+        budget_.timeout = 300;
         of_index_ = [&](std::string_view) { return slow; };
         const Millis began = loop_.now();
         EXPECT_EQ(co_await brief(request()), "SHARD_TIMEOUT");
-        EXPECT_LT(loop_.now() - began, 1000);
+        EXPECT_LT(loop_.now() - began, 3000);
         EXPECT_EQ(ix_->cancels, 1);
         of_index_ = nullptr;
         budget_.timeout = 5000;
@@ -704,24 +705,26 @@ TEST_F(IndexPageTest, AnIndexThatIsNotThereIsNoReasonToFail) {
 TEST_F(IndexPageTest, OneDeadlineHoldsForAllRounds) {
     fill(40);
     make_stale(1, 30);
-    budget_.timeout = 200;
     with_index([&]() -> Task<void> {
+        EXPECT_EQ(co_await brief(request()), "31 32 33 ");
+        budget_.timeout = 500;
         unsigned rounds = 0;
         of_index_ = [&](std::string_view sql) -> Asked {
             return ++rounds == 1 ? Behaviour{.frames = entries(sql)} : slow;
         };
         const Millis began = loop_.now();
         EXPECT_EQ(co_await brief(request()), "SHARD_TIMEOUT");
-        EXPECT_GE(loop_.now() - began, 195);
-        EXPECT_LT(loop_.now() - began, 1000);
+        EXPECT_GE(loop_.now() - began, 495);
+        EXPECT_LT(loop_.now() - began, 3000);
         EXPECT_EQ(rounds, 2U);
     });
 }
 
 TEST_F(IndexPageTest, ASlowShardFailsThePageOrIsNamed) {
     fill(9);
-    budget_.timeout = 60;
     with_index([&]() -> Task<void> {
+        EXPECT_EQ(co_await brief(request()), "1 2 3 ");
+        budget_.timeout = 300;
         answer_[1] = [&](std::string_view) { return slow; };
         EXPECT_EQ(co_await brief(request()), "SHARD_TIMEOUT");
         budget_.partial = true;
