@@ -250,6 +250,24 @@ def statements(shop, client, merchant, after):
     return found
 
 
+def processor_time(shop, clients, merchant, places):
+    """CPU microseconds a page, of the router, the index database's backends and the shards' together."""
+    def used():
+        pids = {name: [pid for (pid,) in instance.sql("SELECT pid FROM pg_stat_activity WHERE usename = 'app'",
+                                                      dbname="postgres")] for name, instance in shop.instances.items()}
+        index = sum(map(cpu_seconds, pids.pop("idx")))
+        return cpu_seconds(shop.router.process.pid), index, sum(cpu_seconds(pid) for some in pids.values() for pid in some)
+
+    found = {}
+    for name, client in clients.items():
+        before = used()
+        for place in places:
+            client.ask(request(merchant, place, name == "scatter", True))
+        spent = [round(1e6 * (late - early) / len(places)) for early, late in zip(before, used())]
+        found[name] = dict(zip(("router", "index", "shards", "all"), (*spent, sum(spent))))
+    return found
+
+
 class Wide(Shop):
     """Sixteen shards, whose statements can be counted."""
 
@@ -307,7 +325,7 @@ def measure_pages(folder, owner, quick):
                     merchant, place, name == "scatter", mode == "extended")) for name, client in clients.items()}, places)
                 ours, theirs = summary(times["index"]), summary(times["scatter"])
                 found[mode] = {"index": ours, "scatter": theirs, "scatter / index": ratio(theirs, ours)}
-            report[f"on {merchant} of 16"] = found
+            report[f"on {merchant} of 16"] = {**found, "cpu_us": processor_time(shop, clients, merchant, places)}
         # Counting costs time, so it comes last; with new sessions, which take the setting.
         for instance in shop.instances.values():
             instance.sql("ALTER SYSTEM SET pg_stat_statements.track = 'top'", dbname="postgres")
