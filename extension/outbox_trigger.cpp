@@ -44,13 +44,21 @@ bool key_is_there(Capture *capture, Relation relation, const Row &row) {
     const FormData_pg_index *form = index->rd_index;
     ScanKeyData keys[INDEX_MAX_KEYS];
     for (int i = 0; i < form->indnkeyatts; ++i) {
+        const int column = form->indkey.values[i] - 1;
+        // Somebody may have taken NOT NULL away since the table was attached.
+        if (row.nulls[column]) {
+            ScanKeyEntryInitialize(&keys[i], SK_ISNULL | SK_SEARCHNULL,
+                                   static_cast<AttrNumber>(i + 1), InvalidStrategy, InvalidOid,
+                                   InvalidOid, InvalidOid, static_cast<Datum>(0));
+            continue;
+        }
         const Oid equal = get_opfamily_member(index->rd_opfamily[i], index->rd_opcintype[i],
                                               index->rd_opcintype[i], BTEqualStrategyNumber);
         if (!OidIsValid(equal))
             elog(ERROR, "no equality operator for index \"%s\"", RelationGetRelationName(index));
         ScanKeyEntryInitialize(&keys[i], 0, static_cast<AttrNumber>(i + 1), BTEqualStrategyNumber,
                                InvalidOid, index->rd_indcollation[i], get_opcode(equal),
-                               row.values[form->indkey.values[i] - 1]);
+                               row.values[column]);
     }
     TupleTableSlot *slot = table_slot_create(relation, nullptr);
     IndexScanDesc scan = begin_index_scan(relation, index, SnapshotSelf, form->indnkeyatts);

@@ -401,3 +401,18 @@ def test_writers_in_a_long_transaction_do_not_hold_up_takers_and_are_not_held_up
         rotate(other)
         writer.execute("COMMIT")
         assert [record.key for record in drain_batch(other)] == [{"id": 1}]
+
+
+def test_a_null_that_came_into_the_key_later_does_no_harm(outbox):
+    outbox.sql("""
+        CREATE TABLE loose (id int PRIMARY KEY, k text NOT NULL UNIQUE);
+        CREATE TABLE aside (n int);
+        CREATE FUNCTION note() RETURNS int LANGUAGE sql AS 'INSERT INTO aside VALUES (1) RETURNING n';
+    """)
+    outbox.attach("loose", key=["k"])
+    outbox.sql("ALTER TABLE loose ALTER k DROP NOT NULL; INSERT INTO loose VALUES (1, NULL), (2, 'a'), (3, 'b')")
+    outbox.clear()
+    # The function makes the trigger ask whether the key is there again.
+    outbox.sql("DELETE FROM loose WHERE id = 1 RETURNING note()")
+    outbox.sql("DELETE FROM loose WHERE id = 2 RETURNING note()")
+    assert [(record.op, record.key) for record in outbox.records()] == [("D", {"k": None}), ("D", {"k": "a"})]
