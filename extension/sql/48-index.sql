@@ -89,6 +89,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     item record;
+    risk record;
     names text[];
 BEGIN
     IF wanted.name !~ '^[a-z_][a-z0-9_]{0,39}$' THEN
@@ -113,6 +114,28 @@ BEGIN
         IF to_regtype(item.type) IS NULL THEN
             RAISE EXCEPTION 'type % of column "%" does not exist in the index database', item.type, item.name
                 USING ERRCODE = 'undefined_object', HINT = 'Create the same type here as on the shards.';
+        END IF;
+        -- What a domain checks would run as the extension's owner; and its owner may change that at any time.
+        WITH RECURSIVE part(oid) AS (
+            SELECT to_regtype(item.type)::oid
+             UNION
+            SELECT u.oid FROM part JOIN pg_type t ON t.oid = part.oid CROSS JOIN LATERAL (
+                       SELECT t.typbasetype UNION ALL SELECT t.typelem
+                        UNION ALL SELECT a.atttypid FROM pg_attribute a
+                                   WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+                        UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) AS u(oid)
+             WHERE u.oid <> 0)
+        SELECT t.oid::regtype AS type, t.typowner::regrole AS owner INTO risk
+          FROM part JOIN pg_type t ON t.oid = part.oid JOIN pg_roles o ON o.oid = t.typowner
+         WHERE t.typtype = 'd' AND NOT o.rolsuper
+           AND NOT EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'interlock' AND e.extowner = t.typowner)
+         LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'column "%" cannot be part of an index', item.name
+                USING ERRCODE = 'insufficient_privilege',
+                      DETAIL = format('In the index database, domain %s belongs to "%s", who could make it run functions as the extension''s owner.',
+                                      risk.type, risk.owner),
+                      HINT = format('ALTER DOMAIN %s OWNER TO a superuser there.', risk.type);
         END IF;
         IF item."collation" IS NOT NULL AND to_regcollation(item."collation") IS NULL THEN
             RAISE EXCEPTION 'collation % of column "%" does not exist in the index database', item."collation", item.name
