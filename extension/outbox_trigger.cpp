@@ -212,6 +212,10 @@ INTERLOCK_FUNCTION(interlock_outbox_record_rows) {
     const char *stream = text_to_cstring(PG_GETARG_TEXT_PP(2));
     const Op op = PG_GETARG_BOOL(3) ? Op::insert : Op::remove;
     Relation relation = table_open(PG_GETARG_OID(0), ShareRowExclusiveLock);
+    if (relation->rd_rel->relkind != RELKIND_RELATION)
+        ereport(ERROR, (errcode(ERRCODE_WRONG_OBJECT_TYPE),
+                        errmsg("\"%s\" is not a table with rows of its own",
+                               RelationGetRelationName(relation))));
     Capture *capture = nullptr;
     std::uint64_t made = 0;
     MemoryContext context = CurrentMemoryContext;

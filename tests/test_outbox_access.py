@@ -158,3 +158,10 @@ def test_the_bucket_of_a_row_is_recorded_for_a_writer_without_privileges(outbox)
     outbox.sql("GRANT INSERT ON account TO app")
     outbox.sql("INSERT INTO account VALUES (%s, 1)", KEY[4], user="app")
     assert [(record.bucket, record.route_version) for record in outbox.records()] == [(4, 1)]
+
+
+def test_rows_of_what_has_none_are_not_recorded(guarded):
+    guarded.sql("CREATE VIEW seen AS SELECT * FROM t; CREATE TABLE whole (id int) PARTITION BY LIST (id)")
+    for relation in ("seen", "whole"):
+        with refusal("42809"):
+            guarded.sql("SELECT interlock.outbox_record_rows(%s::text::regclass, 't', 'default', true)", relation)
