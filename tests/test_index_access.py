@@ -24,3 +24,17 @@ def test_a_domain_of_somebody_else_does_not_run_their_functions_as_the_extension
     assert instance.sql(DEFINE, "theirs.mood[]") == [(True,)]
     instance.sql("SELECT interlock.index_remove('risky'); ALTER DOMAIN theirs.label OWNER TO postgres")
     assert instance.sql(DEFINE, "theirs.label") == [(True,)]
+
+
+def test_tables_of_indexes_are_not_put_into_a_schema_of_somebody_else(instance):
+    instance.sql("""
+        DROP SCHEMA IF EXISTS interlock_index CASCADE;
+        CREATE ROLE owner_of_schema;
+        CREATE SCHEMA interlock_index AUTHORIZATION owner_of_schema;
+    """)
+    with refusal("42501"):
+        instance.sql(DEFINE, "text")
+    with refusal("42501"):
+        instance.sql("SELECT interlock.grant_indexer('owner_of_schema')")
+    instance.sql("ALTER SCHEMA interlock_index OWNER TO postgres")
+    assert instance.sql(DEFINE, "text") == [(True,)]

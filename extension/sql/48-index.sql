@@ -84,6 +84,29 @@ COMMENT ON FUNCTION interlock.index_lock_key(text, text) IS 'key of the advisory
 
 -- Defining ------------------------------------------------------------------------------------------
 
+CREATE FUNCTION interlock.ensure_index_schema() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    schema_owner record;
+BEGIN
+    SELECT r.rolname, r.rolsuper, r.oid = e.extowner AS is_ours INTO schema_owner
+      FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner JOIN pg_extension e ON e.extname = 'interlock'
+     WHERE n.nspname = 'interlock_index';
+    IF NOT FOUND THEN
+        CREATE SCHEMA interlock_index;
+        COMMENT ON SCHEMA interlock_index IS 'entries of global indexes; see interlock.local_index';
+    ELSIF NOT (schema_owner.rolsuper OR schema_owner.is_ours) THEN
+        -- Whoever owns a schema can drop what others have put there.
+        RAISE EXCEPTION 'schema "interlock_index" belongs to role "%"', schema_owner.rolname
+            USING ERRCODE = 'insufficient_privilege',
+                  DETAIL = 'Its owner could drop the entries of every index.',
+                  HINT = 'Drop the schema, or ALTER SCHEMA interlock_index OWNER TO the owner of the extension.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION interlock.ensure_index_schema() IS 'makes the schema of the indexes'' tables; an error if it is somebody else''s';
+
 CREATE FUNCTION interlock.check_index_definition(wanted interlock.local_index) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -200,10 +223,7 @@ BEGIN
     PERFORM interlock.check_index_definition(wanted);
     DELETE FROM interlock.local_index i WHERE i.name = index_define.name;
 
-    IF to_regnamespace('interlock_index') IS NULL THEN
-        CREATE SCHEMA interlock_index;
-        COMMENT ON SCHEMA interlock_index IS 'entries of global indexes; see interlock.local_index';
-    END IF;
+    PERFORM interlock.ensure_index_schema();
     EXECUTE format('CREATE TABLE interlock_index.%I (%s, interlock_shard text NOT NULL, interlock_route_version integer NOT NULL, '
                    'interlock_seq bigint NOT NULL, interlock_deleted boolean NOT NULL, '
                    'interlock_applied timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(), PRIMARY KEY (%s))',
@@ -508,92 +528,3 @@ END
 $$;
 COMMENT ON FUNCTION interlock.index_purge(text, integer) IS
     'removes tombstones that no older change can come after any more, unless somebody holds them; returns how many';
-
--- Backfill ------------------------------------------------------------------------------------------
-
-CREATE FUNCTION interlock.index_backfill_begin(name text, shard text, estimate bigint, route_version integer,
-    restart boolean DEFAULT false) RETURNS interlock.index_backfill
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    state interlock.index_backfill;
-BEGIN
-    PERFORM interlock.require_index(name);
-    IF restart THEN
-        DELETE FROM interlock.index_backfill b WHERE b.index = name AND b.shard = index_backfill_begin.shard;
-    END IF;
-    INSERT INTO interlock.index_backfill AS b (index, shard, estimate, route_version)
-    VALUES (name, index_backfill_begin.shard, index_backfill_begin.estimate, index_backfill_begin.route_version)
-        ON CONFLICT ON CONSTRAINT index_backfill_pkey DO UPDATE SET updated = excluded.updated
-    RETURNING * INTO state;
-    RETURN state;
-END
-$$;
-COMMENT ON FUNCTION interlock.index_backfill_begin(text, text, bigint, integer, boolean) IS
-    'where the backfill of a shard goes on, or begins';
-
-CREATE FUNCTION interlock.index_backfill_step(name text, shard text, rows jsonb, "position" jsonb) RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    filled integer := 0;
-    last boolean := "position" IS NULL;
-BEGIN
-    IF jsonb_array_length(rows) > 0 THEN
-        filled := interlock.index_fill(name, shard, rows);
-    END IF;
-    UPDATE interlock.index_backfill b
-       SET position = coalesce(index_backfill_step."position", b.position), rows = b.rows + jsonb_array_length(index_backfill_step.rows),
-           updated = clock_timestamp(), finished = CASE WHEN last THEN clock_timestamp() END
-     WHERE b.index = name AND b.shard = index_backfill_step.shard;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'no backfill of index "%" from shard "%" has begun', name, shard
-            USING ERRCODE = 'object_not_in_prerequisite_state';
-    END IF;
-    RETURN filled;
-END
-$$;
-COMMENT ON FUNCTION interlock.index_backfill_step(text, text, jsonb, jsonb) IS
-    'index_fill(), and where the next step goes on: behind position; null: there are no more rows';
-
-CREATE FUNCTION interlock.index_try_backfill(name text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    PERFORM interlock.require_index(name);
-    RETURN pg_try_advisory_lock(interlock.index_lock_key(name, 'backfill'));
-END
-$$;
-COMMENT ON FUNCTION interlock.index_try_backfill(text) IS 'true: until this session ends, no other fills the index; false: another does';
-
-CREATE FUNCTION interlock.grant_indexer(role regrole) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF role IS NULL THEN
-        RAISE EXCEPTION 'role must not be null' USING ERRCODE = 'null_value_not_allowed';
-    END IF;
-    EXECUTE format('GRANT USAGE ON SCHEMA interlock TO %s', role);
-    EXECUTE format('GRANT SELECT ON interlock.local_index, interlock.index_progress, interlock.index_backfill, '
-                   'interlock.shard_identity TO %s', role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION interlock.index_join(text, text), interlock.index_apply(text, text, jsonb), '
-                   'interlock.index_fill(text, text, jsonb), interlock.index_mend(text, text, jsonb), '
-                   'interlock.index_hold_tombstones(text), interlock.index_release_tombstones(text), '
-                   'interlock.index_report(text, text, text, bigint, timestamptz, bigint), interlock.index_purge(text, integer), '
-                   'interlock.index_backfill_begin(text, text, bigint, integer, boolean), '
-                   'interlock.index_backfill_step(text, text, jsonb, jsonb), interlock.index_try_backfill(text), '
-                   'interlock.index_try_repair(text), interlock.index_ready(text, boolean) TO %s', role);
-    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON interlock.index_repair TO %s', role);
-    IF to_regnamespace('interlock_index') IS NULL THEN
-        CREATE SCHEMA interlock_index;
-        COMMENT ON SCHEMA interlock_index IS 'entries of global indexes; see interlock.local_index';
-    END IF;
-    EXECUTE format('GRANT USAGE ON SCHEMA interlock_index TO %s', role);
-    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA interlock_index TO %s', role);
-    -- Indexes that are made later, too: by index_define(), which runs as the extension's owner.
-    EXECUTE format('ALTER DEFAULT PRIVILEGES FOR ROLE %s IN SCHEMA interlock_index GRANT SELECT ON TABLES TO %s',
-                   (SELECT e.extowner::regrole FROM pg_extension e WHERE e.extname = 'interlock'), role);
-END
-$$;
-COMMENT ON FUNCTION interlock.grant_indexer(regrole) IS
-    'for the login of "interlock index" and "interlock repair" in an index database, and in the catalog: what they call and read there, beside grant_router() in the catalog';
