@@ -68,12 +68,15 @@ SELECT interlock.index_fill('merchant_orders', 's2', jsonb_build_array(
 SELECT * FROM entries;
 SELECT interlock.index_apply('merchant_orders', 's0', jsonb_build_array(pg_temp.change(1, 0, 'D', 'z', 7))) AS any_change_is_newer;
 SELECT position, rows, estimate, route_version, finished FROM interlock.index_backfill_begin('merchant_orders', 's0', 100, 3);
-SELECT interlock.index_backfill_step('merchant_orders', 's0', jsonb_build_array(pg_temp.change(0, 0, '', 'y', 7) -> 'r'), '{"order_id": "y"}');
+SELECT interlock.index_backfill_step('merchant_orders', 's0', jsonb_build_array(pg_temp.change(0, 0, '', 'y', 7) -> 'r'), '{"order_id": "y"}', NULL);
+SELECT interlock.index_backfill_step('merchant_orders', 's0', '[]', NULL, '{"order_id": "x"}');
+SELECT interlock.index_backfill_step('merchant_orders', 's0', '[]', NULL, NULL);
 SELECT position, rows, estimate, route_version, finished FROM interlock.index_backfill_begin('merchant_orders', 's0', 200, 4);
-SELECT interlock.index_backfill_step('merchant_orders', 's0', '[]', NULL);
-SELECT position, rows, finished IS NOT NULL AS finished FROM interlock.index_backfill;
-SELECT position, rows, estimate, route_version, finished FROM interlock.index_backfill_begin('merchant_orders', 's0', 200, 4, restart => true);
-SELECT interlock.index_backfill_step('merchant_orders', 's1', '[]', NULL);
+SELECT interlock.index_backfill_step('merchant_orders', 's0', '[]', NULL, '{"order_id": "y"}');
+SELECT interlock.index_backfill_end('merchant_orders');
+SELECT position, rows, finished IS NOT NULL AS finished, complete FROM interlock.index_backfill;
+SELECT position, rows, estimate, route_version, finished, complete FROM interlock.index_backfill_begin('merchant_orders', 's0', 200, 4, restart => true);
+SELECT interlock.index_backfill_step('merchant_orders', 's1', '[]', NULL, NULL);
 SELECT interlock.index_try_backfill('merchant_orders'), interlock.index_try_backfill('nothing');
 SELECT interlock.index_try_backfill('merchant_orders');
 

@@ -336,7 +336,10 @@ def test_an_index_that_missed_changes_is_not_served_on(market, harm):
     market.refused('index "merchant_orders" is declared ready, but changes of table public.orders on shard "s1" are not recorded',
                    "SELECT interlock.index_ready('merchant_orders', false);")
     market.ready(False)
-    assert "s1: record changes of table public.orders" in market.apply().stdout
+    done = market.apply()
+    assert "s1: record changes of table public.orders" in done.stdout
+    assert 'WARNING:  index "merchant_orders" is there already, but changes of table public.orders on shard "s1"' in done.stderr
+    assert 'run "interlock repair merchant_orders --apply"' in done.stderr
     assert market.view() == [("merchant_orders", False, False)]
     assert not market.s1.sql("SELECT 1 FROM interlock.outbox_triggers('orders', 'merchant_orders') WHERE state IS DISTINCT FROM 'O'")
     market.ready()

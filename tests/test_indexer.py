@@ -112,8 +112,10 @@ def test_once_does_not_wait_for_records_that_another_holds(indexed):
     with indexed.instances["s0"].connect(autocommit=False) as holder:
         assert len(holder.execute("SELECT * FROM interlock.outbox_take(100, %s)", (INDEX,)).fetchall()) == 1
         with Stopwatch() as watch:
-            indexed.drain()
+            done = indexed.drain()
         assert watch.seconds < 20 * SLACK
+        assert "shard s0: records are left that another session has in hand" in done.stderr
+        assert done.stderr.count("records are left") == 1
         assert indexed.differences() != ([], [])
         holder.rollback()
     indexed.drain()
@@ -307,6 +309,10 @@ def test_a_poison_record_is_set_aside_and_only_its_key_waits(indexed):
         indexed.update(others[0], merchant_id=113)
         assert indexed.index("run", "--once", check=False).returncode == 3
         assert len(parked(indexed)) == 2
+        # as long as they are there, even if nothing is added to them
+        done = indexed.index("run", "--once", check=False)
+        assert done.returncode == 3 and "applied 0 records, set aside 0" in done.stderr
+        assert "2 records are set aside" in done.stderr
         missing, stale = indexed.differences()
         assert len(missing) == len(stale) == 1 and str(poisoned.order_id) in str(missing[0])
         shown = status(indexed)["s0"]
@@ -470,6 +476,42 @@ def test_a_backfill_makes_the_index_and_says_so(indexed):
     assert f"{len(indexed.orders)} rows read, 0 entries made" in anew.stdout
 
 
+def test_a_backfill_reads_all_again_after_the_index_was_taken_back(indexed):
+    """What happened in between is not known. Here: changes of a shard were not recorded for a while."""
+    empty_index(indexed)
+    indexed.index("backfill", INDEX)
+    indexed.catalog.sql("SELECT interlock.index_ready(%s, false)", INDEX)
+    try:
+        indexed.instances["s1"].sql("SELECT interlock.outbox_detach('orders', %s)", INDEX)
+        indexed.insert(some(indexed, "s1")[0]._replace(order_id=2_000_000))
+    finally:
+        indexed.apply()
+    assert indexed.differences() != ([], [])
+    done = indexed.index("backfill", INDEX)
+    assert f"{len(indexed.orders) + 1} rows read, 1 entries made" in done.stdout
+    indexed.equal()
+    assert "ready, skipping" not in done.stderr
+    indexed.apply()
+    # It is ready now, and kept up to date.
+    assert "0 rows read, 0 entries made" in indexed.index("backfill", INDEX).stdout
+
+
+def test_a_backfill_that_others_went_on_with_loses_no_place(indexed):
+    """As if its lock had been lost, and another had begun anew."""
+    empty_index(indexed)
+    process = start_backfill(indexed, "--rate", "100", "--chunk", "10")
+    try:
+        wait_until(lambda: indexed.idx.value("SELECT count(*) FROM interlock.index_backfill WHERE rows >= 20") == 3,
+                   40 * SLACK)
+        indexed.idx.sql(f"DELETE FROM {ENTRIES}")
+        indexed.idx.sql("UPDATE interlock.index_backfill SET position = NULL, rows = 0")
+        assert process.wait(120 * SLACK) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+    indexed.equal()
+
+
 @pytest.mark.parametrize("end, expected", [(signal.SIGTERM, 1), (signal.SIGKILL, -9)])
 def test_a_backfill_goes_on_where_it_was_interrupted(indexed, end, expected):
     empty_index(indexed)
@@ -617,6 +659,32 @@ def test_indexes_come_and_go_under_a_consumer(indexed):
     indexed.update(some(indexed, "s1")[0], merchant_id=130)
     wait_until(lambda: indexed.differences() == ([], []), 40 * SLACK)
     assert consumer.running()
+
+
+def test_new_routes_and_sigterm_do_not_wait_for_a_consumer_that_is_obsolete(indexed):
+    stuck, other = some(indexed, count=2)
+    consumer = indexed.consumer("--timeout", "5min")
+    before = indexed.catalog.value("SELECT conninfo FROM interlock.shard WHERE name = 's0'")
+    with indexed.idx.connect(autocommit=False) as holder:
+        holder.execute(f"UPDATE {ENTRIES} SET interlock_seq = interlock_seq WHERE order_id = %s", (stuck.order_id,))
+        indexed.update(stuck, merchant_id=150)
+        wait_until(lambda: indexed.idx.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                                             " AND application_name = 'interlock index'") == 1, 30 * SLACK)
+        indexed.catalog.sql("SELECT interlock.set_shard_conninfo('s0', %s)", before + " connect_timeout=7")
+        try:
+            indexed.apply()
+            wait_until(lambda: consumer.log_text().count(f"index {INDEX}, shard s0: consuming") == 2, 30 * SLACK,
+                       "its successor is at work")
+            indexed.update(other, merchant_id=151)
+            wait_until(lambda: indexed.idx.value(f"SELECT merchant_id FROM {ENTRIES} WHERE order_id = %s", other.order_id)
+                       == 151, 30 * SLACK, "its successor applies records")
+            consumer.stop()
+        finally:
+            holder.rollback()
+            indexed.catalog.sql("SELECT interlock.set_shard_conninfo('s0', %s)", before)
+            indexed.apply()
+    indexed.drain()
+    indexed.equal()
 
 
 def test_without_a_catalog_nothing_begins(indexed):

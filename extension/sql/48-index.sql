@@ -54,11 +54,14 @@ CREATE TABLE interlock.index_backfill (
     started timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     updated timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     finished timestamptz,
+    complete boolean NOT NULL DEFAULT false,
     PRIMARY KEY (index, shard)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE interlock.index_backfill IS 'how far "interlock index backfill" has read each shard';
 COMMENT ON COLUMN interlock.index_backfill.position IS 'key of the last row whose entry is there; null: none yet';
 COMMENT ON COLUMN interlock.index_backfill.route_version IS 'route version under which the shard began to be read';
+COMMENT ON COLUMN interlock.index_backfill.complete IS
+    'the run has read all shards and ended: there is nothing to go on with, and what has happened to the shard since is not known';
 SELECT pg_catalog.pg_extension_config_dump('interlock.index_backfill', '');
 
 CREATE FUNCTION interlock.require_index(name text) RETURNS interlock.local_index

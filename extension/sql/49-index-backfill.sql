@@ -21,7 +21,7 @@ $$;
 COMMENT ON FUNCTION interlock.index_backfill_begin(text, text, bigint, integer, boolean) IS
     'where the backfill of a shard goes on, or begins';
 
-CREATE FUNCTION interlock.index_backfill_step(name text, shard text, rows jsonb, "position" jsonb) RETURNS integer
+CREATE FUNCTION interlock.index_backfill_step(name text, shard text, rows jsonb, "position" jsonb, behind jsonb) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -34,16 +34,30 @@ BEGIN
     UPDATE interlock.index_backfill b
        SET position = coalesce(index_backfill_step."position", b.position), rows = b.rows + jsonb_array_length(index_backfill_step.rows),
            updated = clock_timestamp(), finished = CASE WHEN last THEN clock_timestamp() END
-     WHERE b.index = name AND b.shard = index_backfill_step.shard;
-    IF NOT FOUND THEN
+     WHERE b.index = name AND b.shard = index_backfill_step.shard AND b.position IS NOT DISTINCT FROM behind;
+    IF FOUND THEN
+        RETURN filled;
+    ELSIF EXISTS (SELECT FROM interlock.index_backfill b WHERE b.index = name AND b.shard = index_backfill_step.shard) THEN
+        RAISE EXCEPTION 'somebody else has gone on with the backfill of index "%" from shard "%"', name, shard
+            USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSE
         RAISE EXCEPTION 'no backfill of index "%" from shard "%" has begun', name, shard
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    RETURN filled;
 END
 $$;
-COMMENT ON FUNCTION interlock.index_backfill_step(text, text, jsonb, jsonb) IS
-    'index_fill(), and where the next step goes on: behind position; null: there are no more rows';
+COMMENT ON FUNCTION interlock.index_backfill_step(text, text, jsonb, jsonb, jsonb) IS
+    'index_fill() of the rows behind a key, and where the next step goes on: behind position; null: there are no more rows';
+
+CREATE FUNCTION interlock.index_backfill_end(name text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM interlock.require_index(name);
+    UPDATE interlock.index_backfill b SET complete = true WHERE b.index = name;
+END
+$$;
+COMMENT ON FUNCTION interlock.index_backfill_end(text) IS 'all shards are read: what is called next begins anew';
 
 CREATE FUNCTION interlock.index_try_backfill(name text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -70,8 +84,8 @@ BEGIN
                    'interlock.index_hold_tombstones(text), interlock.index_release_tombstones(text), '
                    'interlock.index_report(text, text, text, bigint, timestamptz, bigint), interlock.index_purge(text, integer), '
                    'interlock.index_backfill_begin(text, text, bigint, integer, boolean), '
-                   'interlock.index_backfill_step(text, text, jsonb, jsonb), interlock.index_try_backfill(text), '
-                   'interlock.index_try_repair(text), interlock.index_ready(text, boolean) TO %s', role);
+                   'interlock.index_backfill_step(text, text, jsonb, jsonb, jsonb), interlock.index_backfill_end(text), '
+                   'interlock.index_try_backfill(text), interlock.index_try_repair(text), interlock.index_ready(text, boolean) TO %s', role);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON interlock.index_repair TO %s', role);
     PERFORM interlock.ensure_index_schema();
     EXECUTE format('GRANT USAGE ON SCHEMA interlock_index TO %s', role);

@@ -127,6 +127,13 @@ void check_stream(const DesiredState &desired, const DesiredIndex &index, const 
                                 table_of(desired, index) + "', '" + index.name + "');"});
 }
 
+/// Whether rows of a shard may change without the index being told.
+bool is_unrecorded(const ShardState &shard, std::size_t i, std::size_t keyspace) {
+    const IndexOnShard &here = shard.indexes[i];
+    return here.judged && (!here.attached || here.recording_broken) &&
+           owns_buckets(shard, keyspace);
+}
+
 /// An index that pages come from must have been told of every change.
 void check_ready(const DesiredState &desired, std::size_t i, const std::vector<ShardState> &shards,
                  std::vector<Finding> &problems) {
@@ -135,10 +142,7 @@ void check_ready(const DesiredState &desired, std::size_t i, const std::vector<S
     const std::string not_ready = "SELECT interlock.index_ready('" + index.name + "', false);";
     const std::size_t keyspace = desired.tables[index.table].keyspace;
     for (std::size_t s = 0; s < shards.size(); ++s) {
-        if (desired.shards[s].index_only || !shards[s].indexes[i].judged) continue;
-        const IndexOnShard &here = shards[s].indexes[i];
-        if ((here.attached && !here.recording_broken) || !owns_buckets(shards[s], keyspace))
-            continue;
+        if (desired.shards[s].index_only || !is_unrecorded(shards[s], i, keyspace)) continue;
         problems.push_back({called(index) + " is declared ready, but changes of table " +
                                 table_of(desired, index) + " on " + desired.shards[s].called() +
                                 " are not recorded for it",
@@ -156,6 +160,24 @@ void check_ready(const DesiredState &desired, std::size_t i, const std::vector<S
              "In the catalog, run: " + not_ready +
                  " Then \"interlock apply\" and \"interlock index backfill " + index.name +
                  " --restart\"."});
+}
+
+/// Entries of rows were made, perhaps, and changes of a shard were not recorded all the time since.
+void warn_of_gaps(const DesiredState &desired, std::size_t i, const std::vector<ShardState> &shards,
+                  std::vector<Finding> &warnings) {
+    const DesiredIndex &index = desired.indexes[i];
+    if (index.ready || !shards[static_cast<std::size_t>(index.database)].index_tables[i].defined)
+        return;
+    const std::size_t keyspace = desired.tables[index.table].keyspace;
+    for (std::size_t s = 0; s < shards.size(); ++s)
+        if (!desired.shards[s].index_only && is_unrecorded(shards[s], i, keyspace))
+            warnings.push_back(
+                {called(index) + " is there already, but changes of table " +
+                     table_of(desired, index) + " on " + desired.shards[s].called() +
+                     " are not recorded for it yet",
+                 "Changes made meanwhile are not in it.",
+                 "When they are recorded, and the index is filled, run \"interlock repair " +
+                     index.name + " --apply\"."});
 }
 
 void check_database(const DesiredState &desired, std::size_t i,
@@ -353,6 +375,7 @@ std::vector<Finding> index_warnings(const DesiredState &desired,
                                     const std::vector<ShardState> &shards) {
     std::vector<Finding> warnings;
     for (std::size_t i = 0; i < desired.indexes.size(); ++i) {
+        warn_of_gaps(desired, i, shards, warnings);
         const bool guarded_rows =
             std::any_of(shards.begin(), shards.end(),
                         [i](const ShardState &shard) { return shard.indexes[i].row_security; });

@@ -180,11 +180,13 @@ bool ShardBackfill::step() {
     const bool more = rows.size() == chunk_;
     if (!rows.empty()) last.text = rows.text(rows.size() - 1, 1);
     const auto enter = [&](const std::string &entries, const Param &position) {
+        Param behind = Param::null_text();
+        behind.text = position_;
         return database_
             ->query("SELECT interlock.index_backfill_step($1, $2, $3::pg_catalog.jsonb, "
-                    "$4::pg_catalog.jsonb)",
+                    "$4::pg_catalog.jsonb, $5::pg_catalog.jsonb)",
                     {Param::of_text(index_), Param::of_text(shard_name_), Param::of_text(entries),
-                     position})
+                     position, behind})
             .int32(0, 0);
     };
     if (!rows.empty()) {

@@ -212,12 +212,26 @@ void IndexConsumer::drain_once() {
         const std::lock_guard lock(mutex_);
         if (stopping_) break;
     }
+    look_what_is_left();
     rotate();
     // What is written by now is drained if nobody else holds a part of it.
     if (!horizon_) (void)passed_horizon();
     const bool drained = passed_horizon();
     report(drained);
     if (drained) report(false);
+}
+
+/// Records that others hold are not waited for, nor are those that nobody can apply.
+void IndexConsumer::look_what_is_left() {
+    const Rows left =
+        shard_->query("SELECT interlock.outbox_oldest($1) IS NOT NULL, pg_catalog.count(*) "
+                      "FROM interlock.outbox_parked p WHERE p.stream OPERATOR(pg_catalog.=) $1",
+                      {Param::of_text(task_.index)});
+    aside_ = static_cast<std::uint64_t>(left.int64(0, 1));
+    if (left.boolean(0, 0))
+        log_warning("%s: records are left that another session has in hand, or that have come "
+                    "just now",
+                    label().c_str());
 }
 
 void IndexConsumer::keep_house() {

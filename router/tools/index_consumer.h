@@ -63,6 +63,8 @@ class IndexConsumer {
     bool succeeded() const { return succeeded_; }
     std::uint64_t applied() const { return applied_; }
     std::uint64_t parked() const { return parked_; }
+    /// Of one that ended by itself: records that are set aside, those of earlier runs included.
+    std::uint64_t aside() const { return aside_; }
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -80,6 +82,7 @@ class IndexConsumer {
     void disconnect();
     bool work();
     void drain_once();
+    void look_what_is_left();
     void keep_house();
     void note(const BatchOutcome &outcome);
     bool passed_horizon();
@@ -105,6 +108,7 @@ class IndexConsumer {
     std::atomic<bool> succeeded_ = false;
     std::atomic<std::uint64_t> applied_ = 0;
     std::atomic<std::uint64_t> parked_ = 0;
+    std::atomic<std::uint64_t> aside_ = 0;
 
     // The thread's own.
     std::unique_ptr<ControlConnection> shard_;

@@ -57,6 +57,8 @@ class Backfill {
             }
             restart = false;
         }
+        // First, so that nobody takes what is read now for enough later on.
+        lock->query("SELECT interlock.index_backfill_end($1)", {Param::of_text(request_.name)});
         const std::unique_ptr<ControlConnection> catalog = access_.connect();
         catalog->query("SELECT interlock.index_ready($1)", {Param::of_text(request_.name)});
         finish();
@@ -97,20 +99,27 @@ class Backfill {
     }
 
     /// Shards that are not read to their end, and those that have got buckets since they began to
-    /// be: what came with such a bucket may have been missed on both shards.
+    /// be: what came with such a bucket may have been missed on both shards. Those of a run that is
+    /// complete, too, if the index is not ready: changes may have gone unrecorded since.
     std::vector<Part> parts_to_do(ControlConnection &database, bool restart) {
         const std::unique_ptr<ControlConnection> catalog = access_.connect();
         const auto routes = read_published_routes(*catalog);
         const IndexModel model = read_index_model(routes, request_.name, database);
+        const bool ready = is_ready(*catalog);
         std::vector<Part> parts;
         for (const ShardIndex shard : model.shards) {
             const std::string &name = model.member(shard).name;
             const Rows state = database.query(
-                "SELECT route_version, finished IS NOT NULL FROM interlock.index_backfill "
+                "SELECT route_version, finished IS NOT NULL, complete FROM "
+                "interlock.index_backfill "
                 "WHERE index OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2",
                 {Param::of_text(request_.name), Param::of_text(name)});
             if (restart || state.empty()) {
                 parts.push_back({name, restart});
+                continue;
+            }
+            if (!ready && state.boolean(0, 2)) {
+                parts.push_back({name, true});
                 continue;
             }
             const bool gained =
@@ -127,6 +136,13 @@ class Backfill {
             if (gained || !state.boolean(0, 1)) parts.push_back({name, gained});
         }
         return parts;
+    }
+
+    bool is_ready(ControlConnection &catalog) const {
+        const Rows index = catalog.query("SELECT ready FROM interlock.indexes "
+                                         "WHERE name OPERATOR(pg_catalog.=) $1",
+                                         {Param::of_text(request_.name)});
+        return !index.empty() && index.boolean(0, 0);
     }
 
     /// A thread for each. False: told to stop. Throws what one of them failed with.

@@ -55,39 +55,37 @@ class Consumers {
         events.reachable = [](bool, const std::string &) {};
         const CatalogWatcher watcher(access.catalog, access.poll_interval, access.catalog_timeout,
                                      std::move(events));
-        while (!wait())
+        while (!wait()) {
+            std::erase_if(obsolete_, [](const auto &consumer) { return consumer->ended(); });
             if (auto routes = take_newest()) follow(std::move(routes));
+        }
         log_info("told to end: finishing the batches in progress");
-        stop_or_leave();
-        return 0;
+        return stop_or_leave(0);
     }
 
     int run_once(std::shared_ptr<const RouteTable> routes) {
         for (const std::string &name : names_)
             (void)require_published(*routes, name);
         follow(std::move(routes));
-        const auto at_work = [this] {
-            return std::any_of(consumers_.begin(), consumers_.end(),
-                               [](const auto &entry) { return !entry.second->ended(); });
-        };
         bool told = false;
         while (!told && at_work())
             told = wait();
-        if (told) {
-            stop_or_leave();
-            return 0;
-        }
+        if (told) return stop_or_leave(1);
         bool drained = true;
-        std::uint64_t applied = 0, parked = 0;
+        std::uint64_t applied = 0, parked = 0, aside = 0;
         for (const auto &[key, consumer] : consumers_) {
             drained = drained && consumer->succeeded();
             applied += consumer->applied();
             parked += consumer->parked();
+            aside += consumer->aside();
         }
         stop_all();
         log_info("applied %llu records, set aside %llu", static_cast<unsigned long long>(applied),
                  static_cast<unsigned long long>(parked));
-        return !drained ? 1 : parked > 0 ? 3 : 0;
+        if (aside > 0)
+            log_warning("%llu records are set aside: see \"interlock index status\"",
+                        static_cast<unsigned long long>(aside));
+        return !drained ? 1 : aside > 0 ? 3 : 0;
     }
 
   private:
@@ -129,19 +127,20 @@ class Consumers {
                                                        shard.conninfo,    database.name,
                                                        database.conninfo, routes->cluster_id};
         }
-        // All are told before one is waited for.
-        const auto obsolete = [&](const auto &entry) {
-            const auto task = tasks.find(entry.first);
-            return task == tasks.end() || task->second != entry.second->task();
-        };
-        for (const auto &entry : consumers_)
-            if (obsolete(entry)) entry.second->stop();
-        std::erase_if(consumers_, [&](const auto &entry) {
-            if (!obsolete(entry)) return false;
-            log_info("index %s, shard %s: no longer consumed", entry.first.first.c_str(),
-                     entry.first.second.c_str());
-            return true;
-        });
+        // They end when they can; nothing waits for them, since a database may be silent.
+        for (auto entry = consumers_.begin(); entry != consumers_.end();) {
+            auto &[key, consumer] = *entry;
+            const auto task = tasks.find(key);
+            if (task != tasks.end() && task->second == consumer->task()) {
+                ++entry;
+                continue;
+            }
+            log_info("index %s, shard %s: no longer consumed", key.first.c_str(),
+                     key.second.c_str());
+            consumer->stop();
+            obsolete_.push_back(std::move(consumer));
+            entry = consumers_.erase(entry);
+        }
         for (auto &[key, task] : tasks) {
             const auto found = consumers_.find(key);
             if (found != consumers_.end()) {
@@ -160,19 +159,26 @@ class Consumers {
             log_info("route version %d has no indexes", routes->version);
     }
 
+    bool at_work() const {
+        return std::any_of(consumers_.begin(), consumers_.end(),
+                           [](const auto &entry) { return !entry.second->ended(); }) ||
+               std::any_of(obsolete_.begin(), obsolete_.end(),
+                           [](const auto &consumer) { return !consumer->ended(); });
+    }
+
     /// Ends with the batches in progress, if that does not take too long: a database that does not
     /// answer, or another signal, ends it without. Crashing is safe at any point, so is this.
-    void stop_or_leave() {
+    int stop_or_leave(int status) {
         for (const auto &[key, consumer] : consumers_)
             consumer->stop();
         signalfd_siginfo info{};
         [[maybe_unused]] const auto got = ::read(signals_.get(), &info, sizeof info);
         const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
         for (;;) {
-            const bool at_work =
-                std::any_of(consumers_.begin(), consumers_.end(),
-                            [](const auto &entry) { return !entry.second->ended(); });
-            if (!at_work) return stop_all();
+            if (!at_work()) {
+                stop_all();
+                return status;
+            }
             const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
                 deadline - std::chrono::steady_clock::now());
             pollfd fds[2] = {{event_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
@@ -183,13 +189,14 @@ class Consumers {
                 const auto read = ::read(event_.get(), &count, sizeof count);
         }
         log_warning("batches in progress are left; they will be done again");
-        ::_exit(0);
+        ::_exit(status);
     }
 
     void stop_all() {
         for (const auto &[key, consumer] : consumers_)
             consumer->stop();
         consumers_.clear();
+        obsolete_.clear();
     }
 
     const std::vector<std::string> names_;
@@ -199,6 +206,7 @@ class Consumers {
     std::mutex mutex_;
     std::shared_ptr<const RouteTable> newest_;
     std::map<Key, std::unique_ptr<IndexConsumer>> consumers_;
+    std::vector<std::unique_ptr<IndexConsumer>> obsolete_;  ///< told to stop
 };
 
 }  // namespace

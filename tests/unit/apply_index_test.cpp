@@ -260,6 +260,24 @@ TEST(ApplyIndex, OneThatMissedChangesIsNotServedOn) {
     EXPECT_TRUE(says(world.problem(), "but index database \"idx\" does not have it"));
 }
 
+TEST(ApplyIndex, ChangesThatWereNotRecordedAreWarnedOf) {
+    World world;
+    EXPECT_TRUE(index_warnings(world.desired, world.shards).empty());
+    world.made();
+    EXPECT_TRUE(index_warnings(world.desired, world.shards).empty());
+    world.on(a).recording_broken = true;
+    world.on(b).attached = false;
+    EXPECT_EQ(index_warnings(world.desired, world.shards).size(), 2U);
+    // A shard that owns nothing yet has missed nothing.
+    world.shards[b].keyspaces[0].rows.clear();
+    const std::vector<Finding> warnings = index_warnings(world.desired, world.shards);
+    ASSERT_EQ(warnings.size(), 1U);
+    EXPECT_TRUE(says(warnings[0].message, "on shard \"a\" are not recorded for it yet"));
+    // Refused, then.
+    world.desired.indexes[0].ready = true;
+    EXPECT_TRUE(index_warnings(world.desired, world.shards).empty());
+}
+
 TEST(ApplyIndex, ReadersAreThoseOfEveryShard) {
     World world;
     world.made();
