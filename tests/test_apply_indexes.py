@@ -449,6 +449,23 @@ def test_row_level_security_is_warned_of(market):
 # -- taken back ----------------------------------------------------------------------------------------
 
 
+def test_tombstones_are_not_kept_for_a_shard_that_was_deleted_from_the_catalog(market):
+    market.catalog.sql(CREATE)
+    market.apply()
+    for shard in ("gone", "s0", "s1"):
+        market.idx.sql("SELECT interlock.index_join('merchant_orders', %s)", shard)
+    market.idx.sql("UPDATE interlock.index_progress SET drained_through = clock_timestamp() WHERE shard <> 'gone'")
+    purge = "SELECT interlock.index_purge('merchant_orders')"
+    market.idx.sql("INSERT INTO interlock_index.merchant_orders (merchant_id, placed_at, order_id, user_id, interlock_shard,"
+                   " interlock_route_version, interlock_seq, interlock_deleted, interlock_applied)"
+                   " VALUES (3, '2024-05-01', 1, 1, 's0', 1, 1, true, '2024-05-02')")
+    assert market.idx.value(purge) == 0
+    assert "idx: keep no tombstones of index merchant_orders for deleted shards: gone" in market.apply().stdout
+    assert market.idx.sql("SELECT shard FROM interlock.index_progress ORDER BY 1") == [("s0",), ("s1",)]
+    assert market.idx.value(purge) == 1
+    assert NOTHING in market.apply().stdout
+
+
 def test_a_dropped_index_leaves_nothing_but_its_keyset(market):
     market.catalog.sql(CREATE)
     market.apply()

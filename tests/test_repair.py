@@ -517,6 +517,95 @@ def test_a_dry_run_that_was_killed_counts_on_and_restart_begins_anew(index):
     assert not report["resumed"] and counts(report) == (0, 40, 0) and len(differences) == 40
 
 
+def by_key(index):
+    return sorted(index.orders, key=lambda order: (order.user_id, order.order_id))
+
+
+def interrupt(index, *arguments):
+    """A run that was killed in the middle, after it had kept a position."""
+    repair = index.start_repair(*arguments, "--rate", 400, "--chunk", 50)
+    wait_until(lambda: position(index), 30, "a position is kept")
+    repair.kill()
+    repair.communicate()
+    assert 0 < position(index) < len(index.rows())
+
+
+def test_what_a_killed_run_could_not_mend_or_judge_is_not_forgotten(index):
+    poison, parked = by_key(index)[:2]
+    index.change(poison.user_id, "UPDATE orders SET merchant_id = 666 WHERE order_id = %s", poison.order_id, silently=True)
+    index.update(parked, merchant_id=93)
+    shard = index.shard_of(parked.user_id)
+    with shard.connect(autocommit=False) as connection:
+        taken = connection.execute("SELECT seq FROM interlock.outbox_take(10, %s)", (INDEX,)).fetchall()
+        connection.execute("SELECT interlock.outbox_park(%s, 'for the test')", ([row[0] for row in taken],))
+        connection.commit()
+    index.break_entry(parked, "UPDATE {} SET merchant_id = 94")
+    index.idx.sql(f"ALTER TABLE {ENTRIES} ADD CONSTRAINT no_evil CHECK (merchant_id <> 666)")
+    try:
+        interrupt(index, "--apply")
+        report, _ = index.report("--apply", expect=3)
+        assert report["resumed"] and counts(report) == (0, 1, 0) and report["left"] == 1
+        assert (report["pending"], report["parked"]) == (1, 1)
+    finally:
+        index.idx.sql(f"ALTER TABLE {ENTRIES} DROP CONSTRAINT no_evil")
+    shard.sql("SELECT interlock.outbox_discard(%s, %s)", INDEX, [row[0] for row in taken])
+    report, _ = index.report("--apply")
+    assert not report["resumed"] and counts(report) == (0, 2, 2)
+    index.equal()
+
+
+def begins_anew(index, why):
+    """A row behind the position went past the outbox; the next run must find it."""
+    lost = by_key(index)[0]
+    index.change(lost.user_id, "UPDATE orders SET merchant_id = 95 WHERE order_id = %s", lost.order_id, silently=True)
+    done = index.index(INDEX, "--apply", "--json", command="repair", check=False)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert not report["resumed"] and counts(report) == (0, 1, 1) and report["left"] == 0, done.stderr
+    assert report["scanned"] == len(index.rows())
+    assert "begins anew, and does not go on with the run that began at" in done.stderr and why in done.stderr
+    index.equal()
+
+
+@pytest.mark.parametrize("age", ["25 h", "-1 h"])
+def test_a_run_of_yesterday_is_not_gone_on_with(index, age):
+    interrupt(index, "--apply")
+    index.idx.sql("UPDATE interlock.index_repair SET updated = clock_timestamp() - %s::interval", age)
+    begins_anew(index, "it was interrupted more than a day ago")
+
+
+@pytest.mark.parametrize("name", ["s1", "idx"])
+def test_a_run_from_before_a_restore_is_not_gone_on_with(index, name):
+    """The server comes back on another timeline, as after the recovery of a backup."""
+    interrupt(index, "--apply")
+    server = index.instances[name]
+    server.stop()
+    (server.data / "standby.signal").touch()
+    server.start()
+    assert server.value("SELECT pg_promote()", dbname="postgres")
+    begins_anew(index, f"the database of {name} is another, or was restored")
+
+
+def test_a_catalog_that_is_away_does_not_end_it(index):
+    """A key that is being changed may have moved, so newer routes are asked for."""
+    order = index.orders[46]
+    caught = Caught(index, order, silently=True)
+    # It is in the same database as a shard; the sessions that are there stay.
+    index.catalog.sql(f"ALTER ROLE {index.indexer} CONNECTION LIMIT 0")
+    try:
+        with index.idx.connect() as writer:
+            # The entry is another one at the second look than at the first: repair waits for the row in between.
+            writer.execute(f"UPDATE {ENTRIES} SET merchant_id = 81 WHERE order_id = %s", (order.order_id,))
+        caught.holder.commit()
+        out, err = caught.repair.communicate(timeout=30)
+        caught.holder.close()
+    finally:
+        index.catalog.sql(f"ALTER ROLE {index.indexer} CONNECTION LIMIT -1")
+    assert caught.repair.returncode == 0 and err.count("the catalog does not answer") == 1, err
+    report = json.loads(out.splitlines()[-1])
+    assert counts(report) == (0, 0, 0) and report["left"] == 0
+    index.equal()
+
+
 def test_two_at_once_are_refused(index):
     repair = index.start_repair("--rate", 300, "--chunk", 50)
     try:

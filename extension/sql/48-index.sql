@@ -337,6 +337,20 @@ $$;
 COMMENT ON FUNCTION interlock.index_join(text, text) IS
     'makes it known that changes come from a shard, before the first is applied: tombstones are kept until its older ones are applied, too';
 
+-- A shard that was deleted from the catalog has nothing that could still come: the catalog lets only those go
+-- that never had a bucket in any route version, so the guard has let no write in that would have left a record.
+-- Its row would never be told of progress again, and no tombstone be removed any more.
+CREATE FUNCTION interlock.index_leave(name text, shards text[]) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM interlock.require_index(name);
+    DELETE FROM interlock.index_progress p WHERE p.index = index_leave.name AND p.shard = ANY (shards);
+END
+$$;
+COMMENT ON FUNCTION interlock.index_leave(text, text[]) IS
+    'takes index_join() back for shards that the catalog does not have any more: tombstones are not kept for them';
+
 CREATE FUNCTION interlock.index_apply(name text, shard text, records jsonb) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "IntervalStyle" = 'postgres' SET "DateStyle" = 'ISO'
 AS $$

@@ -30,6 +30,7 @@ CREATE TABLE interlock.index_repair (
     part text NOT NULL,
     position jsonb,
     report jsonb NOT NULL,
+    servers jsonb NOT NULL,
     started timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     updated timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (index, part)
@@ -38,6 +39,8 @@ COMMENT ON TABLE interlock.index_repair IS 'runs of "interlock repair" that have
 COMMENT ON COLUMN interlock.index_repair.part IS 'what a run compares, and whether it mends: another run of the same goes on';
 COMMENT ON COLUMN interlock.index_repair.position IS 'key up to which rows and entries are compared';
 COMMENT ON COLUMN interlock.index_repair.report IS 'what it has counted so far';
+COMMENT ON COLUMN interlock.index_repair.servers IS
+    'of the index database and each shard: system, timeline, database. If one is another now, what was compared has been restored since';
 
 CREATE FUNCTION interlock.index_try_repair(name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -216,6 +216,8 @@ class Steps {
     }
 
     std::vector<Action> removing() {
+        for (std::size_t i = 0; i < desired_.indexes.size(); ++i)
+            leave(i);
         for (std::size_t i = 0; i < desired_.dropped_indexes.size(); ++i)
             remove(i);
         return std::move(actions_);
@@ -232,6 +234,16 @@ class Steps {
         action.text = where + ": " + text;
         actions_.push_back(std::move(action));
         return actions_.back();
+    }
+
+    void leave(std::size_t i) {
+        const DesiredIndex &index = desired_.indexes[i];
+        const Names &former =
+            shards_[static_cast<std::size_t>(index.database)].index_tables[i].former;
+        if (former.empty()) return;
+        add(ActionKind::leave_index, index.database, i,
+            "keep no tombstones of index " + index.name + " for deleted shards: " + list_of(former))
+            .former = former;
     }
 
     // The entries go first: whoever still works under an earlier version is refused, instead of

@@ -28,7 +28,8 @@ std::vector<Finding> index_warnings(const DesiredState &desired,
 /// The steps that make indexes, in an order in which changes are recorded before anybody is told.
 std::vector<Action> index_steps(const DesiredState &desired, const std::vector<ShardState> &shards);
 
-/// The steps that remove what dropped indexes have left, for when routers were told.
+/// The steps that remove what dropped indexes and deleted shards have left, for when routers were
+/// told.
 std::vector<Action> dropped_index_steps(const DesiredState &desired,
                                         const std::vector<ShardState> &shards);
 

@@ -261,6 +261,12 @@ void ShardSession::try_index_table(const DesiredIndex &index, IndexInDatabase &t
         names_of(connection_->query("SELECT rolname FROM pg_catalog.pg_roles "
                                     "WHERE NOT rolsuper AND rolname NOT LIKE 'pg\\_%' AND rolname "
                                     "<> 'PUBLIC' UNION ALL SELECT 'PUBLIC' ORDER BY 1"));
+    Names members;
+    for (const DesiredShard &shard : desired_.shards)
+        members.push_back(shard.name);
+    table.former = names_of(connection_->query("SELECT shard FROM interlock.index_progress "
+                                               "WHERE index = $1 AND shard <> ALL ($2) ORDER BY 1",
+                                               {name, Param::of_text_array(members)}));
     const Rows readers = connection_->query(
         "SELECT COALESCE(r.rolname, 'PUBLIC'), r.oid IS NOT NULL "
         "  AND pg_catalog.has_function_privilege(r.oid, "
@@ -344,6 +350,11 @@ bool ShardSession::carry_out_index(const Action &action) {
                            {Param::of_text(desired_.indexes[action.index].name),
                             Param::of_text_array(action.grant),
                             Param::of_text_array(action.revoke)});
+        return true;
+    case ActionKind::leave_index:
+        connection_->query("SELECT interlock.index_leave($1, $2)",
+                           {Param::of_text(desired_.indexes[action.index].name),
+                            Param::of_text_array(action.former)});
         return true;
     default: return false;
     }

@@ -139,6 +139,7 @@ struct IndexInDatabase {
     std::vector<std::string> roles;  ///< those that exist, as in Readers
     std::vector<std::string> readers;   ///< those that were given the right to read it
     std::vector<std::string> indexers;  ///< those of them that keep it: see grant_indexer()
+    std::vector<std::string> former;    ///< shards it still waits for, deleted from the catalog
 };
 
 /// What is left of a dropped index in one database.
@@ -263,6 +264,7 @@ enum class ActionKind : std::uint8_t {
     record_columns,
     release_buckets,
     publish,
+    leave_index,
     remove_index,
     detach_index,
     forget_index,
@@ -281,6 +283,7 @@ struct Action {
     std::size_t index = 0;                   ///< or of a dropped one
     std::vector<std::string> tables;         ///< that are to be detached
     std::vector<std::string> grant, revoke;  ///< roles
+    std::vector<std::string> former;         ///< shards
     std::string text;                        ///< what a person reads
 };
 

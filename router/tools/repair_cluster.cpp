@@ -1,7 +1,7 @@
 #include "tools/repair_cluster.h"
 
 #include <algorithm>
-#include <chrono>
+#include <optional>
 #include <thread>
 
 #include "placement.h"
@@ -11,6 +11,9 @@ namespace interlock {
 namespace {
 
 constexpr const char *application = "interlock repair";
+constexpr std::chrono::milliseconds between_looks{100};
+// For a catalog that does not answer.
+constexpr std::chrono::seconds back_off{5};
 
 bool same_columns(const IndexModel &one, const IndexModel &other) {
     const auto equal = [](const IndexColumn &a, const IndexColumn &b) {
@@ -68,8 +71,32 @@ std::size_t RepairCluster::owner(std::int64_t hash) const {
     return static_cast<std::size_t>(found - model_.shards.begin());
 }
 
+// After the recovery of a backup a server has another timeline; after that of a dump, the database
+// has another number.
+RepairServers RepairCluster::servers() {
+    RepairServers servers;
+    const auto add = [&servers](const std::string &member, ControlConnection &connection) {
+        servers.members.push_back(member);
+        servers.identities.push_back(
+            connection
+                .query("SELECT pg_catalog.format('%s/%s/%s', s.system_identifier, "
+                       "  pg_catalog.left(pg_catalog.pg_walfile_name("
+                       "    pg_catalog.pg_current_wal_insert_lsn()), 8), d.oid) "
+                       "FROM pg_catalog.pg_control_system() AS s, pg_catalog.pg_database AS d "
+                       "WHERE d.datname = pg_catalog.current_database()")
+                .text(0, 0));
+    };
+    add(model_.member(model_.database).name, *database_);
+    for (std::size_t s = 0; s < shards_.size(); ++s)
+        add(shard_name(s), shard(s));
+    return servers;
+}
+
 bool RepairCluster::renew_routes() {
-    auto routes = read_routes();
+    return take_routes(read_routes());
+}
+
+bool RepairCluster::take_routes(std::shared_ptr<const RouteTable> routes) {
     if (routes->version == model_.routes->version) return false;
     IndexModel fresh = read_index_model(std::move(routes), model_.name, *database_);
     if (!same_columns(model_, fresh))
@@ -82,17 +109,44 @@ bool RepairCluster::renew_routes() {
     return true;
 }
 
+bool RepairCluster::try_renew_routes(std::string &why) {
+    if (Clock::now() >= ask_again_) {
+        std::shared_ptr<const RouteTable> routes;
+        try {
+            routes = read_routes();
+            why_not_.clear();
+        } catch (const ControlError &error) {
+            why_not_ = error.what();
+            ask_again_ = Clock::now() + back_off;
+        }
+        if (routes) take_routes(std::move(routes));
+    }
+    why = why_not_;
+    return why_not_.empty();
+}
+
 void RepairCluster::await_routes() {
-    using Clock = std::chrono::steady_clock;
     const auto deadline = Clock::now() + std::chrono::milliseconds(timeouts_.new_routes);
-    while (!renew_routes()) {
-        if (Clock::now() >= deadline)
+    for (std::chrono::milliseconds pause = between_looks;;) {
+        std::shared_ptr<const RouteTable> routes;
+        std::optional<ControlError> unanswered;
+        try {
+            routes = read_routes();
+            pause = between_looks;
+        } catch (const ControlError &error) {
+            unanswered = error;
+            pause = std::min<std::chrono::milliseconds>(2 * pause, back_off);
+        }
+        if (routes && take_routes(std::move(routes))) return;
+        if (Clock::now() >= deadline) {
+            if (unanswered) throw *unanswered;
             throw ControlError("IL102",
                                "a shard has given buckets away, but the catalog publishes no "
                                "newer route version than " +
                                    std::to_string(model_.routes->version),
                                {}, "Finish the move, then run the command again.");
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        }
+        std::this_thread::sleep_for(pause);
     }
 }
 

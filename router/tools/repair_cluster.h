@@ -2,6 +2,7 @@
 // route version, so that of each bucket exactly one shard answers.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,12 @@ struct RepairTimeouts {
     std::int64_t query = 5000;         ///< connecting, or a query that reads little
     std::int64_t scan = 600'000;       ///< reading one part of the rows
     std::int64_t new_routes = 60'000;  ///< for a move in progress to be published
+};
+
+/// Which servers were compared: by the names of their members.
+struct RepairServers {
+    std::vector<std::string> members;
+    std::vector<std::string> identities;  ///< system, timeline, database
 };
 
 class RepairCluster {
@@ -53,16 +60,24 @@ class RepairCluster {
     /// The position in model().shards of the shard that owns the bucket of a hash.
     [[nodiscard]] std::size_t owner(std::int64_t hash) const;
 
+    [[nodiscard]] RepairServers servers();
+
     /// Reads the routes again and greets all sessions, if there is a newer version.
     bool renew_routes();
-    /// The same, but waits for one: a shard has refused the present one. Throws ControlError when
-    /// none comes.
+    /// The same, for when it can wait: false if the catalog does not answer, and `why`. It is then
+    /// not asked for some time, so that an outage costs little.
+    bool try_renew_routes(std::string &why);
+    /// Waits for one, and for the catalog: a shard has refused the present one. Throws ControlError
+    /// when none comes.
     void await_routes();
 
     [[nodiscard]] const RepairTimeouts &timeouts() const { return timeouts_; }
 
   private:
+    using Clock = std::chrono::steady_clock;
+
     std::shared_ptr<const RouteTable> read_routes();
+    bool take_routes(std::shared_ptr<const RouteTable> routes);
     static void walk_by_key(ControlConnection &connection);
     std::unique_ptr<ControlConnection> open(const RouteTable &routes, ShardIndex member);
     void connect_shards();
@@ -70,6 +85,8 @@ class RepairCluster {
     std::string catalog_;
     RepairTimeouts timeouts_;
     bool by_key_;
+    Clock::time_point ask_again_{};  ///< the catalog, after it has not answered
+    std::string why_not_;            ///< it has not
     std::unique_ptr<ControlConnection> database_;
     IndexModel model_;
     std::vector<std::unique_ptr<ControlConnection>> shards_;  ///< as model_.shards

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <thread>
 
 #include "base/startup_error.h"
@@ -41,7 +42,7 @@ RepairCommand::RepairCommand(const RepairRequest &request)
     take_scope();
     check_shard();
     prepare_sessions();
-    position_ = std::make_unique<RepairPosition>(cluster_.database(), run_);
+    position_ = std::make_unique<RepairPosition>(cluster_.database(), run_, cluster_.servers());
 }
 
 /// The scope is JSON; its members are columns of the index's scope, its values are read by the
@@ -118,15 +119,23 @@ std::string RepairCommand::resume() {
         position_->forget();
         return key;
     }
-    std::string begun;
-    if (position_->load(key, counts_, begun)) {
-        run_.resumed = true;
-        not_kept_ = counts_.pending;
-        if (!request_.apply) left_ = counts_.missing + counts_.stale;
-        report_.tell("goes on with the run that began at " + begun + ", behind " + key +
-                     " (--restart begins anew)");
+    const std::optional<InterruptedRun> interrupted = position_->load();
+    if (!interrupted) return key;
+    if (!interrupted->outdated.empty()) {
+        position_->forget();
+        report_.tell("begins anew, and does not go on with the run that began at " +
+                     interrupted->begun + ": " + interrupted->outdated);
+        return key;
     }
-    return key;
+    run_.resumed = true;
+    counts_ = interrupted->counts;
+    left_ = interrupted->left;
+    // The keys themselves were not kept.
+    not_kept_ = counts_.pending;
+    parked_not_kept_ = counts_.parked;
+    report_.tell("goes on with the run that began at " + interrupted->begun + ", behind " +
+                 interrupted->key + " (--restart begins anew)");
+    return interrupted->key;
 }
 
 void RepairCommand::estimate() {
@@ -158,7 +167,7 @@ auto RepairCommand::under_current_routes(Action action) {
 RepairCounts RepairCommand::counts() const {
     RepairCounts counts = counts_;
     counts.pending = static_cast<std::int64_t>(put_off_.size()) + not_kept_;
-    counts.parked = parked_;
+    counts.parked = parked_ + parked_not_kept_;
     return counts;
 }
 
@@ -194,7 +203,7 @@ void RepairCommand::walk(RepairWalk &walk) {
             Clock::now() - settled >= longest_wait) {
             settle(std::move(candidates));
             candidates.clear();
-            if (!walk.ended()) position_->save(walk.position(), counts());
+            if (!walk.ended()) position_->save(walk.position(), counts(), left_);
             settled = Clock::now();
         }
         report_.progress(counts(), estimate_);
@@ -269,13 +278,25 @@ RepairCommand::settle_once(const std::vector<Candidate> &candidates) {
         else  // some entries were written meanwhile: which, another look tells
             std::move(to_mend.begin(), to_mend.end(), std::back_inserter(again));
     }
-    if (moving) cluster_.renew_routes();
+    if (moving) renew_routes();
     return again;
+}
+
+/// Most keys that are being changed have not moved, so the catalog may be away: what has moved is
+/// put off, and pending if the routes are not known by the end.
+void RepairCommand::renew_routes() {
+    std::string why;
+    const bool answered = cluster_.try_renew_routes(why);
+    if (!answered && catalog_answers_)
+        report_.tell("the catalog does not answer; going on with the routes that are known: " +
+                     why);
+    catalog_answers_ = answered;
 }
 
 void RepairCommand::put_off(Candidate candidate, bool parked) {
     if (put_off_.size() >= put_off_at_most) {
         ++not_kept_;
+        if (parked) ++parked_not_kept_;
         return;
     }
     if (parked) ++parked_;

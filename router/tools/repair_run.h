@@ -56,6 +56,7 @@ class RepairCommand {
     void settle(std::vector<Candidate> candidates);
     std::vector<Candidate> settle_once(const std::vector<Candidate> &candidates);
     std::int64_t mend(const std::vector<Judged> &wrong);
+    void renew_routes();
     void put_off(Candidate candidate, bool parked);
     void look_at_the_end();
     /// Runs `action` again under newer routes when a shard refuses the present ones.
@@ -75,8 +76,10 @@ class RepairCommand {
     std::int64_t estimate_ = 0;
     std::int64_t left_ = 0;  ///< wrong, told, and not mended
     std::vector<Candidate> put_off_;
-    std::int64_t parked_ = 0;    ///< of those put off
-    std::int64_t not_kept_ = 0;  ///< put off, but too many to keep
+    std::int64_t parked_ = 0;           ///< of those put off
+    std::int64_t not_kept_ = 0;         ///< put off, but too many to keep, or by an interrupted run
+    std::int64_t parked_not_kept_ = 0;  ///< of those
+    bool catalog_answers_ = true;
     std::int64_t compared_ = 0;  ///< in this run
     Clock::time_point begun_ = Clock::now();
 };
