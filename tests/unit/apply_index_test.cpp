@@ -72,7 +72,8 @@ struct World {
                 here.wanted_limits = "at most 1000";
                 here.readers = {{"PUBLIC", "app", "half"}, {"app"}};
             } else {
-                state.index_tables[0] = {false, true, "digest", {"PUBLIC", "app", "half"}, {}, {}};
+                state.index_tables[0] = {false, true, "digest", {"PUBLIC", "app", "half"},
+                                         {},    {},   {}};
             }
             shards.push_back(state);
         }
