@@ -146,20 +146,20 @@ def test_several_publishers_keep_the_order_of_each_key_under_a_receiver_that_fai
     for round in range(3):
         with publishing(program, shop, endpoint, count=3) as processes:
             with shop.connect() as writer:
-                for number in range(60):
+                for number in range(20):
                     writer.execute("INSERT INTO orders SELECT i, 1, 0 FROM generate_series(1, 40) i ON CONFLICT (order_id) "
                                    "DO UPDATE SET amount = orders.amount + 1")
-                    if number == 30:
+                    if number == 10:
                         processes[round].kill()
     with publishing(program, shop, endpoint, count=3):
-        wait_until(lambda: left(shop) == 0, 90, "all is published")
+        wait_until(lambda: left(shop) == 0, 300, "all is published")
     for order_id in range(1, 41):
         records = endpoint.of_key(order_id)
         amounts = [record["new"]["amount"] for record in records]
         # At least once, and whatever came again came again from there on: the first times are in order.
         firsts = list(dict.fromkeys(amounts))
-        assert firsts == list(range(180)), (order_id, firsts)
-        assert amounts[-1] == 179 or amounts.count(179) >= 1
+        assert firsts == list(range(60)), (order_id, firsts)
+        assert 59 in amounts
         for seq, count in Counter(record["seq"] for record in records).items():
             assert count <= 1 + 3 + sum(attempts[s] > 1 for s in attempts if s % 97 == 0), seq
 
