@@ -114,16 +114,16 @@ MUTANTS = [
            "if (it == idle_.end()) return;", "return;",
            # Either would do in this test: a dead connection is seen at once, and again when it is lent.
            (routing("failures", "test_a_shard_that_crashed_and_came_back_between_two_requests_is_not_noticed_by_the_second"),),
-           "if (settings_.idle_check > 0 && loop_.now()", "if (false && loop_.now()"),
+           "if (needs_proof(*lease) && !co_await", "if (false && !co_await"),
     Mutant("waiting-for-a-dead-shard", "one shard stopped: R30 in milliseconds", "router/server/pool.cpp",
-           "if (lent_ == 0 && connecting_ == 0) fail_waiting(failure);", "",
+           "if (lent_ == 0 && connecting_ == 0 && cleaning_ == 0) fail_waiting(failure);", "",
            (routing("failures", "test_a_stopped_shard_fails_only_its_own_requests_and_comes_back_without_help"),)),
     Mutant("unknown-called-safe", "outcome unknown", "router/session/outcome.cpp",
            "Code::R32,\n        format(\"the connection to shard %s broke after %s was sent: the outcome",
            "Code::R30,\n        format(\"the connection to shard %s broke after %s was sent: the outcome",
            (routing("failures", "test_a_connection_cut_after_commit_was_sent_is_outcome_unknown"),
             routing("failures", "test_a_connection_cut_during_an_autocommit_write_is_outcome_unknown"))),
-    Mutant("identity-unchecked", "the router proves whom it talks to", "router/server/backend.cpp",
+    Mutant("identity-unchecked", "the router proves whom it talks to", "router/server/greeting.cpp",
            "if (row[1] != expected.shard)", "if (false)",
            ("tests/test_identity.py::test_two_shards_swapped_in_their_connection_strings_are_both_refused",)),
     Mutant("long-lines-kept", "line protocol: over-long lines", "router/session/line_client.cpp",
@@ -184,13 +184,19 @@ def build(tree, part):
         raise RuntimeError(f"does not build:\n{made.stderr[-2000:]}")
 
 
-def survives(mutant, tree):
-    """Applies, builds, runs; returns the tests that did not notice."""
-    path = tree / mutant.path
-    sound = path.read_text()
+def sound_text(mutant, tree):
+    """The file that it changes; an error unless what it changes stands there once."""
+    sound = (tree / mutant.path).read_text()
     for text in filter(None, (mutant.old, mutant.old_too)):
         if sound.count(text) != 1:
             raise RuntimeError(f"{mutant.path} holds its text {sound.count(text)} times, not once")
+    return sound
+
+
+def survives(mutant, tree):
+    """Applies, builds, runs; returns the tests that did not notice."""
+    path = tree / mutant.path
+    sound = sound_text(mutant, tree)
     part = mutant.path.split("/")[0]
     broken = sound.replace(mutant.old, mutant.new)
     path.write_text(broken.replace(mutant.old_too, mutant.new_too) if mutant.old_too else broken)
@@ -215,12 +221,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true", help="only whether each still fits the code; changes and runs nothing")
     args = parser.parse_args()
     known = {mutant.name: mutant for mutant in MUTANTS}
     if args.list:
         for mutant in MUTANTS:
             print(f"{mutant.name:28} {mutant.row}")
         return 0
+    if args.check:
+        misfits = 0
+        for mutant in MUTANTS:
+            try:
+                sound_text(mutant, ROOT)
+            except (OSError, RuntimeError) as fault:
+                misfits += 1
+                print(f"{mutant.name}: {fault}")
+        return 1 if misfits else 0
     unknown = [name for name in args.names if name not in known]
     if unknown:
         parser.error(f"no such mutant: {', '.join(unknown)}")

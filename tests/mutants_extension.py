@@ -136,7 +136,8 @@ mutants.MUTANTS = [
     Mutant("blindness-undone", "sort keys: nondeterministic collations", COLLATION, "if (locale->deterministic) append_terminated", "append_terminated", REGRESS),
     Mutant("libc-merged", "sort keys: collations of the C library", COLLATION, "    if (lc_collate_is_c(collation)) {\n        append", "    if (true) {\n        append", REGRESS),
     Mutant("labels-by-age", "sort keys: labels added later", "extension/enum_order.cpp", "EnumTypIdSortOrderIndexId", "EnumTypIdLabelIndexId", REGRESS),
-    Mutant("labels-for-ever", "sort keys: enums that change", "extension/enum_order.cpp", "    stale = true;\n", "", REGRESS),
+    Mutant("labels-for-ever", "sort keys: enums that change", "extension/enum_order.cpp",
+           "void enum_changed(Datum, int, uint32) {\n    stale = true;", "void enum_changed(Datum, int, uint32) {", REGRESS),
     # Cursors
     Mutant("mac-unseen", "cursors: signature", CURSOR, "!is_sealed(bytes) ||", "false ||", (f"{BYTES}::test_every_flipped_bit_is_refused",)),
     Mutant("unsigned-will-do", "cursors: unsigned for signed", CURSOR, "(cursor_format::key_id_of(bytes.data) != 0) != binding.is_signed ||", "",
