@@ -113,10 +113,8 @@ def cluster(module_cluster):
     module_cluster.end_test()
 
 
-@pytest.fixture(scope="session")
-def session_orders(owner, new_folder, router_binary):
-    """Three shards with the orders of support/orders.py, up once for all tests that only read them."""
-    cluster = OrdersCluster(new_folder("orders"), owner)
+def kept_up(cluster):
+    """The cluster, up; what a fixture yields that many tests share."""
     try:
         yield cluster.up()
     finally:
@@ -124,13 +122,24 @@ def session_orders(owner, new_folder, router_binary):
         remove(cluster.base)
 
 
+def lent(cluster):
+    """It for one test, with a router that runs."""
+    if cluster.router.process.poll() is not None:
+        cluster.router.start()
+    yield cluster
+    cluster.end_test()
+
+
+@pytest.fixture(scope="session")
+def session_orders(owner, new_folder, router_binary):
+    """Three shards with the orders of support/orders.py, up once for all tests that only read them."""
+    yield from kept_up(OrdersCluster(new_folder("orders"), owner))
+
+
 @pytest.fixture
 def orders(session_orders):
     """That cluster. A test that changes rows takes `changed_orders`."""
-    if session_orders.router.process.poll() is not None:
-        session_orders.router.start()
-    yield session_orders
-    session_orders.end_test()
+    yield from lent(session_orders)
 
 
 @pytest.fixture
@@ -145,21 +154,13 @@ def changed_orders(orders):
 @pytest.fixture(scope="session")
 def session_indexed(owner, new_folder, router_binary):
     """Three shards with the orders and a global index of them, up once for all tests; each puts back what it changed."""
-    cluster = IndexedCluster(new_folder("indexed"), owner)
-    try:
-        yield cluster.up()
-    finally:
-        cluster.down()
-        remove(cluster.base)
+    yield from kept_up(IndexedCluster(new_folder("indexed"), owner))
 
 
 @pytest.fixture
 def indexed(session_indexed):
     """That cluster. A test that changes rows takes `changed_indexed`."""
-    if session_indexed.router.process.poll() is not None:
-        session_indexed.router.start()
-    yield session_indexed
-    session_indexed.end_test()
+    yield from lent(session_indexed)
 
 
 @pytest.fixture
