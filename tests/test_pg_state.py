@@ -289,7 +289,7 @@ def test_what_a_trigger_does_to_the_session_is_not_seen_by_the_next_client(clust
         GRANT TEMP ON DATABASE app TO app;
     """)
     # What a database has around its tables is learnt when a connection begins (docs/dba.md).
-    cluster.s0.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+    cluster.s0.sql("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'app'")
     try:
         one = cluster.pg_client()
         one.ok(f"UPDATE account SET balance = 5 WHERE account_id = {KEY}")

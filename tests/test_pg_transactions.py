@@ -241,7 +241,7 @@ def test_a_local_setting_outlasts_other_settings_and_goes_with_its_own(cluster, 
 @pytest.mark.parametrize("pinned", [False, True])
 def test_names_are_read_under_a_local_search_path_whatever_else_is_set(cluster, pinned):
     """The shard has a namesake of the table in the path that is in force: the router must not take it for its own."""
-    afresh = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+    afresh = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'app'"
     for shard in (cluster.s0, cluster.s1):
         shard.sql("CREATE SCHEMA archive; CREATE TABLE archive.account (LIKE public.account);"
                   "INSERT INTO archive.account SELECT k, 'archived', 7, 0 FROM generate_series(1, 1000) k;"
