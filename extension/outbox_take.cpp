@@ -265,13 +265,26 @@ bool lock_candidates(Take *take) {
     return lost;
 }
 
+void start_blocked(Take *take) {
+    if (take->blocked != nullptr) hash_destroy(take->blocked);
+    HASHCTL control = {};
+    control.keysize = sizeof(std::uint32_t);
+    control.entrysize = sizeof(Blocked);
+    control.hcxt = CurrentMemoryContext;
+    take->blocked = hash_create("interlock outbox blocked", 64, &control,
+                                HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
 // What others have removed meanwhile is not looked at again. A record that the new snapshot shows
 // and the old one did not was committed later, so no record of its key that the old one showed is
-// newer.
+// newer. What held back a key is forgotten: if it is still there, the new snapshot shows it, and if
+// it is gone, it holds back nothing. (Otherwise whoever is slower than the others ends up with
+// every key held back by what has long been done.)
 void look_again(Take *take) {
     UnregisterSnapshot(take->snapshot);
     take->upto = last_seq(take->tables);
     take->snapshot = RegisterSnapshot(GetLatestSnapshot());
+    start_blocked(take);
 }
 
 // Looks and locks, again when others were quicker.
@@ -282,12 +295,10 @@ void take_records(Take *take, Survey *survey) {
             look_at_laps(take, survey);
         else
             look_at_all(take, survey);
-        if (lock_candidates(take)) {
-            look_again(take);
-            continue;
-        }
-        if (!by_laps) return;
-        by_laps = false;  // no more is to be had of what there was: look at what has come since
+        const bool lost = lock_candidates(take);
+        if (!lost && !by_laps) return;
+        if (!lost) by_laps = false;  // of what there was: look at what has come since
+        look_again(take);
     }
 }
 
@@ -418,12 +429,7 @@ INTERLOCK_FUNCTION(interlock_outbox_take) {
     take.snapshot = RegisterSnapshot(GetLatestSnapshot());
     take.scratch = AllocSetContextCreate(CurrentMemoryContext, "interlock outbox record",
                                          ALLOCSET_DEFAULT_SIZES);
-    HASHCTL control = {};
-    control.keysize = sizeof(std::uint32_t);
-    control.entrysize = sizeof(Blocked);
-    control.hcxt = CurrentMemoryContext;
-    take.blocked = hash_create("interlock outbox blocked", 64, &control,
-                               HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+    start_blocked(&take);
     take.taken = static_cast<Candidate *>(MemoryContextAllocHuge(
         CurrentMemoryContext, sizeof(Candidate) * static_cast<std::size_t>(take.wanted + 1)));
 
