@@ -98,7 +98,8 @@ inline const Ownership &ownership_for_next_row(GuardCache *cache) {
 // IL104; 42704 when the keyspace is unknown here, 42804 when the key does not fit it. `name` gives
 // the keyspace's name; it is asked for only after the state has changed.
 template <typename Name>
-inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key) {
+inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key,
+                                     bool removal = false) {
     const Ownership &ownership = ownership_for_next_row(cache);
     if (unlikely(cache->generation != ownership.generation || cache->name_varies)) {
         cache->keyspace = require_keyspace(ownership, name());
@@ -111,10 +112,19 @@ inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key) {
         placement::bucket_of_hash(hash_of_key(key, cache->type), keyspace->buckets);
     const BucketState state =
         keyspace->states == nullptr ? BucketState::none : keyspace->states[bucket];
-    if (likely(state == BucketState::owned && ownership.writable)) return bucket;
+    if (likely(state == BucketState::owned && ownership.writable)) {
+        note_write(*keyspace, bucket);
+        return bucket;
+    }
     if (ownership.restored) refuse_restored_copy(ownership);
-    // The one exemption: rows that a move brings here.
-    if (state == BucketState::importing && ownership.writable && IsLogicalWorker()) return bucket;
+    if (ownership.writable) {
+        // The fence waits for this transaction to end.
+        if (state == BucketState::fenced && has_written(*keyspace, bucket)) return bucket;
+        // The one exemption: rows that a move brings here, or takes away when it has ended.
+        if (state == BucketState::importing && (IsLogicalWorker() || guc::moving_rows))
+            return bucket;
+        if (removal && guc::moving_rows && state != BucketState::fenced) return bucket;
+    }
     refuse_bucket(ownership, keyspace, bucket);
 }
 
@@ -202,7 +212,8 @@ INTERLOCK_FUNCTION(interlock_guard) {
     const auto name = [trigger] { return std::string_view(trigger->tgargs[0]); };
     GuardCache *cache = guard_cache(fcinfo->flinfo);
     const Datum key = key_of(cache, data->tg_trigslot, trigger);
-    const std::int32_t bucket = require_writable(cache, name, key);
+    const std::int32_t bucket =
+        require_writable(cache, name, key, TRIGGER_FIRED_BY_DELETE(data->tg_event));
     if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event)) PG_RETURN_POINTER(data->tg_trigtuple);
 
     const Datum new_key = key_of(cache, data->tg_newslot, trigger);
@@ -236,12 +247,15 @@ INTERLOCK_FUNCTION(interlock_guard_truncate) {
                         errdetail("It would remove the rows of every bucket on this shard."),
                         errhint("SET interlock.allow_truncate = on if this is what you mean.")));
     const Keyspace *keyspace = require_keyspace(ownership, name);
-    if (keyspace->shut > 0)
+    if (keyspace->shut > 0 || keyspace->moving > 0)
         ereport(ERROR, (errcode(ERRCODE_INTERLOCK_FENCED),
                         errmsg("cannot truncate sharded table \"%s\" while buckets are on the move",
                                RelationGetRelationName(data->tg_relation)),
-                        errdetail("%d of the buckets of keyspace \"%s\" are fenced or importing.",
-                                  keyspace->shut, name),
+                        keyspace->shut > 0
+                            ? errdetail(
+                                  "%d of the buckets of keyspace \"%s\" are fenced or importing.",
+                                  keyspace->shut, name)
+                            : errdetail("A move of buckets of keyspace \"%s\" has begun.", name),
                         errhint("Retry when the move has ended.")));
     PG_RETURN_POINTER(nullptr);
 }

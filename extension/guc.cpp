@@ -6,6 +6,7 @@ namespace interlock::guc {
 
 int route_version = 0;
 bool allow_truncate = false;
+bool moving_rows = false;
 bool scatter = false;
 bool partial_pages = false;
 int max_fan_out = 0;
@@ -23,6 +24,11 @@ void define() {
         "TRUNCATE removes the rows of every bucket at once, so the session has to say that it "
         "means it.",
         &allow_truncate, false, PGC_USERSET, GUC_NOT_IN_SAMPLE, nullptr, nullptr, nullptr);
+    DefineCustomBoolVariable(
+        "interlock.moving_rows",
+        "Lets this session write to importing buckets, and delete from buckets that are not here.",
+        "For movers of buckets, which copy rows and clear them away.", &moving_rows, false,
+        PGC_SUSET, GUC_NOT_IN_SAMPLE, nullptr, nullptr, nullptr);
     DefineCustomBoolVariable(
         "interlock.scatter", "Allows the router to put a SELECT without a shard key to all shards.",
         "Has an effect only in a session that came through a router.", &scatter, false, PGC_USERSET,

@@ -9,6 +9,7 @@ namespace interlock {
 Ownership ownership_copy::current;
 std::uint64_t ownership_copy::invalidations = 1;
 std::uint64_t ownership_copy::built_at = 0;
+std::uint32_t ownership_copy::writing_epoch = 1;
 
 namespace {
 
@@ -23,11 +24,21 @@ constexpr int catalog_keyspace_name = 2, catalog_keyspace_key_type = 3,
               catalog_keyspace_buckets = 5;
 constexpr int state_keyspace = 1, state_bucket = 2, state_state = 3, state_peer = 4,
               state_route_version = 5, state_until = 6;
+constexpr int handoff_keyspace = 2, handoff_state = 3;
 constexpr int guarded_relid = 1, guarded_keyspace = 2, guarded_key_column = 3;
 
-enum Table { identity, local_keyspace, bucket_state, guarded_table, catalog_keyspace, table_count };
+enum Table {
+    identity,
+    local_keyspace,
+    bucket_state,
+    guarded_table,
+    catalog_keyspace,
+    handoff,
+    table_count
+};
 constexpr const char *table_names[table_count] = {"shard_identity", "local_keyspace",
-                                                  "bucket_state", "guarded_table", "keyspace"};
+                                                  "bucket_state", "guarded_table",  "keyspace",
+                                                  "handoff"};
 
 MemoryContext current_context = nullptr;
 MemoryContext building_context = nullptr;
@@ -46,6 +57,20 @@ void relation_changed(Datum, Oid relid) {
         if (!ours) return;
     }
     ++invalidations;
+}
+
+// What a rolled-back part of a transaction wrote is gone, and its locks with it.
+void next_epoch() {
+    if (++ownership_copy::writing_epoch == 0) ownership_copy::writing_epoch = 1;
+}
+
+void on_transaction(XactEvent event, void *) {
+    if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+        next_epoch();
+}
+
+void on_subtransaction(SubXactEvent event, SubTransactionId, SubTransactionId, void *) {
+    if (event == SUBXACT_EVENT_ABORT_SUB) next_epoch();
 }
 
 bool resolve_tables() {
@@ -107,6 +132,12 @@ void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, b
             MemoryContextAllocZero(context, sizeof(BucketState) * count));
         keyspace.since = static_cast<std::int32_t *>(
             MemoryContextAllocZero(context, sizeof(std::int32_t) * count));
+        keyspace.touched = static_cast<std::uint32_t *>(
+            MemoryContextAllocZero(context, sizeof(std::uint32_t) * count));
+        // Which buckets this transaction has written to outlives the copy.
+        const Keyspace *before = find_keyspace(current, name_of(keyspace));
+        if (before != nullptr && before->touched != nullptr && before->buckets == keyspace.buckets)
+            std::memcpy(keyspace.touched, before->touched, sizeof(std::uint32_t) * count);
     }
     fresh->keyspaces = extend(fresh->keyspaces, fresh->keyspace_count, context);
     fresh->keyspaces[fresh->keyspace_count++] = keyspace;
@@ -162,6 +193,19 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                            if (state == BucketState::fenced || state == BucketState::importing)
                                ++last->shut;
                        });
+    there = there &&
+            scan_table(watched[handoff], snapshot, 0, nullptr,
+                       [&](const Datum *values, const bool *) {
+                           const text *text_name = DatumGetTextPP(values[handoff_keyspace - 1]);
+                           Keyspace *keyspace = const_cast<Keyspace *>(find_keyspace(
+                               *fresh, {VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name)}));
+                           const char state =
+                               *VARDATA_ANY(DatumGetTextPP(values[handoff_state - 1]));
+                           // begun, fenced, importing; not decided, active, aborted
+                           if (keyspace != nullptr &&
+                               (state == 'b' || state == 'f' || state == 'i'))
+                               ++keyspace->moving;
+                       });
     there = there && scan_table(watched[guarded_table], snapshot, 0, nullptr,
                                 [&](const Datum *values, const bool *) {
                                     fresh->guarded =
@@ -179,6 +223,8 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
 void ownership_copy::rebuild() {
     if (!callback_registered) {
         CacheRegisterRelcacheCallback(relation_changed, static_cast<Datum>(0));
+        RegisterXactCallback(on_transaction, nullptr);
+        RegisterSubXactCallback(on_subtransaction, nullptr);
         callback_registered = true;
     }
     // What is palloc'd while reading goes to a context of its own, so that a rebuild in the middle

@@ -1,8 +1,8 @@
 // What this database knows of its own part in the cluster: identity, floor, keyspaces, bucket
 // states.
 //
-// A per-session copy of the tables shard_identity, local_keyspace, bucket_state and guarded_table
-// (and of the catalog's keyspaces). PostgreSQL's own messages keep it right: every change of those
+// A per-session copy of the tables shard_identity, local_keyspace, bucket_state, handoff and
+// guarded_table (and of the catalog's keyspaces). PostgreSQL's own messages keep it right: every change of those
 // tables comes with a relation-cache invalidation (a trigger on each sees to it), and the copy is
 // rebuilt before the next use, under a snapshot taken then. So it shows the newest committed state,
 // plus this transaction's own changes, whatever the isolation level; rolling back (to a savepoint
@@ -25,7 +25,9 @@ struct Keyspace {
     BucketState
         *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
     std::int32_t *since;  ///< the same: route version under which an owned one came here, or 0
-    std::int32_t shut;    ///< how many buckets are fenced or importing
+    std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or 0
+    std::int32_t shut;       ///< how many buckets are fenced or importing
+    std::int32_t moving;     ///< moves under way in which this shard takes part
 };
 
 inline std::string_view name_of(const Keyspace &keyspace) {
@@ -59,6 +61,7 @@ namespace ownership_copy {
 extern Ownership current;
 extern std::uint64_t invalidations;  ///< messages that concern the copy, so far
 extern std::uint64_t built_at;       ///< value of `invalidations` that the copy is good for
+extern std::uint32_t writing_epoch;  ///< another one in each transaction, and after each rollback
 void rebuild();
 }  // namespace ownership_copy
 #pragma GCC visibility pop
@@ -77,6 +80,19 @@ inline const Ownership &known_ownership() {
 inline const Ownership &current_ownership() {
     AcceptInvalidationMessages();
     return known_ownership();
+}
+
+/// Remembers that this transaction writes to an owned bucket: it holds a lock on the table by now,
+/// and keeps it (a savepoint that is rolled back makes it forget).
+inline void note_write(const Keyspace &keyspace, std::int32_t bucket) {
+    keyspace.touched[bucket] = ownership_copy::writing_epoch;
+}
+
+/// Whether this transaction has written to the bucket while it was owned. If it is fenced by now,
+/// the fence waits for this transaction, which so may write to it until it ends.
+inline bool has_written(const Keyspace &keyspace, std::int32_t bucket) {
+    return keyspace.touched != nullptr &&
+           keyspace.touched[bucket] == ownership_copy::writing_epoch;
 }
 
 /// The keyspace of that name, or nullptr.

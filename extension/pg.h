@@ -13,6 +13,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <string_view>
 #include <type_traits>
@@ -50,7 +51,9 @@ extern "C" {
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "replication/logicalworker.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -101,6 +104,13 @@ extern "C" {
 #define relation_file(relation) ((relation)->rd_locator.relNumber)
 #else
 #define relation_file(relation) ((relation)->rd_node.relNode)
+#endif
+
+// The backend's part of a virtual transaction id.
+#if PG_VERSION_NUM >= 170000
+#define backend_of(vxid) ((vxid).procNumber)
+#else
+#define backend_of(vxid) ((vxid).backendId)
 #endif
 
 #if PG_VERSION_NUM < 150000

@@ -38,12 +38,48 @@ CREATE TABLE interlock.bucket_state (
     peer text,
     route_version integer CHECK (route_version >= 0),
     until timestamptz,
+    move_id uuid,
     PRIMARY KEY (keyspace, bucket),
     CHECK (state = 'owned' OR peer IS NOT NULL)
 );
 COMMENT ON TABLE interlock.bucket_state IS 'state of each bucket this shard has to do with; a bucket without a row is not this shard''s';
 COMMENT ON COLUMN interlock.bucket_state.peer IS 'the other shard: to whom (fenced, moved) or from whom (importing)';
+COMMENT ON COLUMN interlock.bucket_state.route_version IS 'route version under which it came here (owned, fenced) or went away (moved)';
+COMMENT ON COLUMN interlock.bucket_state.move_id IS 'move that brought it into this state; see interlock.handoff';
 COMMENT ON COLUMN interlock.bucket_state.until IS 'deadline of a fence, by this shard''s clock';
+
+-- The part that this shard takes in moves. bucket_state decides; this remembers what belongs together.
+CREATE TABLE interlock.handoff (
+    move_id uuid PRIMARY KEY,
+    keyspace text NOT NULL,
+    state text NOT NULL CHECK (state IN ('begun', 'fenced', 'decided', 'importing', 'active', 'aborted')),
+    role text NOT NULL CHECK (role IN ('source', 'target')),
+    peer text NOT NULL,
+    buckets integer[] NOT NULL CHECK (cardinality(buckets) > 0),
+    route_version integer CHECK (route_version > 0),
+    fence integer NOT NULL DEFAULT 0,
+    until timestamptz,
+    waited boolean NOT NULL DEFAULT false,
+    token uuid,
+    previous jsonb NOT NULL DEFAULT '[]',
+    began timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE interlock.handoff IS 'moves of buckets that this shard has to do with, as source or as target';
+COMMENT ON COLUMN interlock.handoff.fence IS 'how many times the buckets were fenced for this move';
+COMMENT ON COLUMN interlock.handoff.waited IS 'whether no writer from before the fence is left';
+COMMENT ON COLUMN interlock.handoff.token IS 'source: secret of the fence, given out by decide_handoff() only; the marker carries its hash';
+COMMENT ON COLUMN interlock.handoff.previous IS 'target: rows of bucket_state as they were before, for abort_import()';
+
+-- Travels with the rows of the buckets: where it has arrived, everything before it has.
+CREATE TABLE interlock.move_marker (
+    move_id uuid,
+    fence integer,
+    token_hash bytea NOT NULL,
+    written timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (move_id, fence)
+);
+COMMENT ON TABLE interlock.move_marker IS 'written at the source when a fenced bucket has no writers any more; part of a move''s publication';
 
 -- Placement must never change under the rows that are placed, and what is referred to stays.
 CREATE FUNCTION interlock.keep_local_keyspace() RETURNS trigger
@@ -74,6 +110,8 @@ SELECT pg_catalog.pg_extension_config_dump('interlock.shard_identity', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.local_keyspace', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.guarded_table', '');
 SELECT pg_catalog.pg_extension_config_dump('interlock.bucket_state', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.handoff', '');
+SELECT pg_catalog.pg_extension_config_dump('interlock.move_marker', '');
 
 CREATE VIEW interlock.bucket_states AS
     SELECT keyspace, bucket, state, peer, route_version, until FROM interlock.bucket_state;
@@ -89,7 +127,7 @@ DO $$
 DECLARE
     name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY['shard_identity', 'local_keyspace', 'guarded_table', 'bucket_state', 'keyspace'] LOOP
+    FOREACH name IN ARRAY ARRAY['shard_identity', 'local_keyspace', 'guarded_table', 'bucket_state', 'handoff', 'keyspace'] LOOP
         EXECUTE pg_catalog.format('CREATE TRIGGER state_changed AFTER INSERT OR UPDATE OR DELETE ON interlock.%I '
                                   'FOR EACH ROW EXECUTE FUNCTION interlock.state_changed()', name);
         EXECUTE pg_catalog.format('CREATE TRIGGER state_truncated AFTER TRUNCATE ON interlock.%I '

@@ -137,7 +137,7 @@ BEGIN
     SELECT accept_buckets.keyspace, b, 'owned', accept_buckets.route_version
       FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
         ON CONFLICT ON CONSTRAINT bucket_state_pkey
-        DO UPDATE SET state = 'owned', peer = NULL, until = NULL, route_version = excluded.route_version
+        DO UPDATE SET state = 'owned', peer = NULL, until = NULL, move_id = NULL, route_version = excluded.route_version
         WHERE s.state <> 'owned';
     GET DIAGNOSTICS changed = ROW_COUNT;
     RETURN changed;
@@ -186,6 +186,15 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Finish or abort its move first.';
     END IF;
 
+    SELECT b.bucket, h.move_id INTO obstacle FROM interlock.handoff h CROSS JOIN LATERAL unnest(h.buckets) AS b(bucket)
+     WHERE h.keyspace = release_buckets.keyspace AND h.state = 'begun' AND b.bucket = ANY (release_buckets.buckets)
+     ORDER BY b.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" is about to be moved', obstacle.bucket, keyspace
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('By move %s.', obstacle.move_id), HINT = 'Finish or abort its move first.';
+    END IF;
+
     owned := ARRAY(SELECT s.bucket FROM interlock.bucket_state s
                     WHERE s.keyspace = release_buckets.keyspace AND s.bucket = ANY (buckets) AND s.state = 'owned');
     IF owned <> '{}' THEN
@@ -208,7 +217,7 @@ BEGIN
     SELECT release_buckets.keyspace, b, 'moved', to_shard, release_buckets.route_version
       FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
         ON CONFLICT ON CONSTRAINT bucket_state_pkey
-        DO UPDATE SET state = 'moved', peer = excluded.peer, until = NULL,
+        DO UPDATE SET state = 'moved', peer = excluded.peer, until = NULL, move_id = NULL,
                       route_version = greatest(s.route_version, excluded.route_version)
         WHERE (s.state, s.peer) IS DISTINCT FROM ('moved', excluded.peer) OR s.route_version < excluded.route_version;
     UPDATE interlock.shard_identity SET floor = release_buckets.route_version
