@@ -47,6 +47,7 @@ SELECT c.oid::regclass AS "not dumped"
 -- settings
 SHOW interlock.route_version;
 SHOW interlock.allow_truncate;
+SHOW interlock.moving_rows;
 SHOW interlock.scatter;
 SHOW interlock.partial_pages;
 SHOW interlock.max_fan_out;
