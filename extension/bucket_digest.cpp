@@ -1,5 +1,5 @@
-// bucket_digests(): the same numbers for the same rows, whatever their order, and whatever the order
-// of the table's columns.
+// bucket_digests(): the same numbers for the same rows, whatever their order, and whatever the
+// order of the table's columns.
 #include "pg.h"
 
 extern "C" {
@@ -17,8 +17,8 @@ namespace {
 struct DigestColumn {
     AttrNumber number;
     const char *name;
-    Oid base;        ///< type below domains
-    bool bytes;      ///< the value's own bytes are compared, else its text
+    Oid base;    ///< type below domains
+    bool bytes;  ///< the value's own bytes are compared, else its text
     std::int16_t length;
     bool by_value;
     FmgrInfo output;
@@ -191,8 +191,7 @@ INTERLOCK_FUNCTION(interlock_bucket_digests) {
     for (int i = 0; i < count; ++i) {
         const std::int32_t bucket = nulls[i] ? -1 : DatumGetInt32(buckets[i]);
         if (bucket < 0 || bucket >= keyspace.buckets)
-            ereport(ERROR,
-                    (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("no such bucket")));
+            ereport(ERROR, (errcode(ERRCODE_INVALID_PARAMETER_VALUE), errmsg("no such bucket")));
         place[bucket] = i;
     }
     Sum *sums = static_cast<Sum *>(palloc0(sizeof(Sum) * static_cast<std::size_t>(count + 1)));
@@ -208,10 +207,10 @@ INTERLOCK_FUNCTION(interlock_bucket_digests) {
     for (int i = 0; i < count; ++i) {
         if (place[DatumGetInt32(buckets[i])] != i) continue;
         const Sum &sum = sums[i];
-        Datum values[3] = {
-            buckets[i], Int64GetDatum(sum.rows),
-            CStringGetTextDatum(psprintf("%016llx%016llx", static_cast<unsigned long long>(sum.high),
-                                         static_cast<unsigned long long>(sum.low)))};
+        Datum values[3] = {buckets[i], Int64GetDatum(sum.rows),
+                           CStringGetTextDatum(psprintf("%016llx%016llx",
+                                                        static_cast<unsigned long long>(sum.high),
+                                                        static_cast<unsigned long long>(sum.low)))};
         bool row_nulls[3] = {};
         tuplestore_putvalues(result->setResult, result->setDesc, values, row_nulls);
     }

@@ -57,8 +57,7 @@ INTERLOCK_FUNCTION(interlock_wait_for_transactions) {
         }
         left = kept;
         if (left == 0 || GetCurrentTimestamp() >= end) break;
-        WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, nap,
-                  PG_WAIT_EXTENSION);
+        WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, nap, PG_WAIT_EXTENSION);
         ResetLatch(MyLatch);
         CHECK_FOR_INTERRUPTS();
     }

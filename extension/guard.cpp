@@ -248,15 +248,15 @@ INTERLOCK_FUNCTION(interlock_guard_truncate) {
                         errhint("SET interlock.allow_truncate = on if this is what you mean.")));
     const Keyspace *keyspace = require_keyspace(ownership, name);
     if (keyspace->shut > 0 || keyspace->moving > 0)
-        ereport(ERROR, (errcode(ERRCODE_INTERLOCK_FENCED),
-                        errmsg("cannot truncate sharded table \"%s\" while buckets are on the move",
-                               RelationGetRelationName(data->tg_relation)),
-                        keyspace->shut > 0
-                            ? errdetail(
-                                  "%d of the buckets of keyspace \"%s\" are fenced or importing.",
-                                  keyspace->shut, name)
-                            : errdetail("A move of buckets of keyspace \"%s\" has begun.", name),
-                        errhint("Retry when the move has ended.")));
+        ereport(ERROR,
+                (errcode(ERRCODE_INTERLOCK_FENCED),
+                 errmsg("cannot truncate sharded table \"%s\" while buckets are on the move",
+                        RelationGetRelationName(data->tg_relation)),
+                 keyspace->shut > 0
+                     ? errdetail("%d of the buckets of keyspace \"%s\" are fenced or importing.",
+                                 keyspace->shut, name)
+                     : errdetail("A move of buckets of keyspace \"%s\" has begun.", name),
+                 errhint("Retry when the move has ended.")));
     PG_RETURN_POINTER(nullptr);
 }
 

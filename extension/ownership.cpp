@@ -36,9 +36,8 @@ enum Table {
     handoff,
     table_count
 };
-constexpr const char *table_names[table_count] = {"shard_identity", "local_keyspace",
-                                                  "bucket_state", "guarded_table",  "keyspace",
-                                                  "handoff"};
+constexpr const char *table_names[table_count] = {
+    "shard_identity", "local_keyspace", "bucket_state", "guarded_table", "keyspace", "handoff"};
 
 MemoryContext current_context = nullptr;
 MemoryContext building_context = nullptr;
@@ -193,19 +192,17 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                            if (state == BucketState::fenced || state == BucketState::importing)
                                ++last->shut;
                        });
-    there = there &&
-            scan_table(watched[handoff], snapshot, 0, nullptr,
-                       [&](const Datum *values, const bool *) {
-                           const text *text_name = DatumGetTextPP(values[handoff_keyspace - 1]);
-                           Keyspace *keyspace = const_cast<Keyspace *>(find_keyspace(
-                               *fresh, {VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name)}));
-                           const char state =
-                               *VARDATA_ANY(DatumGetTextPP(values[handoff_state - 1]));
-                           // begun, fenced, importing; not decided, active, aborted
-                           if (keyspace != nullptr &&
-                               (state == 'b' || state == 'f' || state == 'i'))
-                               ++keyspace->moving;
-                       });
+    there =
+        there &&
+        scan_table(watched[handoff], snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
+            const text *text_name = DatumGetTextPP(values[handoff_keyspace - 1]);
+            Keyspace *keyspace = const_cast<Keyspace *>(
+                find_keyspace(*fresh, {VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name)}));
+            const char state = *VARDATA_ANY(DatumGetTextPP(values[handoff_state - 1]));
+            // begun, fenced, importing; not decided, active, aborted
+            if (keyspace != nullptr && (state == 'b' || state == 'f' || state == 'i'))
+                ++keyspace->moving;
+        });
     there = there && scan_table(watched[guarded_table], snapshot, 0, nullptr,
                                 [&](const Datum *values, const bool *) {
                                     fresh->guarded =

@@ -2,11 +2,11 @@
 // states.
 //
 // A per-session copy of the tables shard_identity, local_keyspace, bucket_state, handoff and
-// guarded_table (and of the catalog's keyspaces). PostgreSQL's own messages keep it right: every change of those
-// tables comes with a relation-cache invalidation (a trigger on each sees to it), and the copy is
-// rebuilt before the next use, under a snapshot taken then. So it shows the newest committed state,
-// plus this transaction's own changes, whatever the isolation level; rolling back (to a savepoint
-// too) makes it stale as well.
+// guarded_table (and of the catalog's keyspaces). PostgreSQL's own messages keep it right: every
+// change of those tables comes with a relation-cache invalidation (a trigger on each sees to it),
+// and the copy is rebuilt before the next use, under a snapshot taken then. So it shows the newest
+// committed state, plus this transaction's own changes, whatever the isolation level; rolling back
+// (to a savepoint too) makes it stale as well.
 #pragma once
 
 #include "keys.h"
@@ -24,7 +24,7 @@ struct Keyspace {
     std::int32_t buckets;
     BucketState
         *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
-    std::int32_t *since;  ///< the same: route version under which an owned one came here, or 0
+    std::int32_t *since;     ///< the same: route version under which an owned one came here, or 0
     std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or 0
     std::int32_t shut;       ///< how many buckets are fenced or importing
     std::int32_t moving;     ///< moves under way in which this shard takes part
@@ -91,8 +91,7 @@ inline void note_write(const Keyspace &keyspace, std::int32_t bucket) {
 /// Whether this transaction has written to the bucket while it was owned. If it is fenced by now,
 /// the fence waits for this transaction, which so may write to it until it ends.
 inline bool has_written(const Keyspace &keyspace, std::int32_t bucket) {
-    return keyspace.touched != nullptr &&
-           keyspace.touched[bucket] == ownership_copy::writing_epoch;
+    return keyspace.touched != nullptr && keyspace.touched[bucket] == ownership_copy::writing_epoch;
 }
 
 /// The keyspace of that name, or nullptr.

@@ -283,16 +283,16 @@ def test_autovacuum_is_not_waited_for(make_instance):
 
 
 def test_a_copy_under_way_is_waited_for_and_kept_whole(shard):
-    keys = [row[0] for row in shard.sql("SELECT k FROM generate_series(100, 20000) k WHERE interlock.bucket_of('account', k) = 0")]
+    keys = [row[0] for row in shard.sql("SELECT k FROM generate_series(100, 200000) k WHERE interlock.bucket_of('account', k) = 0")]
     with shard.connect(autocommit=False) as session:
         with session.cursor().copy("COPY account FROM STDIN") as copy:
-            for key in keys[:500]:
+            for key in keys[:8000]:
                 copy.write(f"{key}\t1\n")
-            # The server has taken rows of the bucket in by now.
-            wait_until(lambda: shard.value("SELECT tuples_processed FROM pg_stat_progress_copy") or 0, 10)
+            # Rows of the bucket are in the table by now: COPY puts them there by the thousand.
+            wait_until(lambda: (shard.value("SELECT tuples_processed FROM pg_stat_progress_copy") or 0) > 2000, 10)
             shard.begin()
             assert [row[0] for row in shard.wait("100 ms")] == [session.info.backend_pid]
-            for key in keys[500:]:
+            for key in keys[8000:]:
                 copy.write(f"{key}\t1\n")
         session.commit()
     assert shard.wait() == []
@@ -406,7 +406,8 @@ def test_a_decision_that_is_not_committed_decides_nothing(shard):
     shard.begin(duration="300 ms")
     assert shard.wait() == []
     shard.sql("SELECT interlock.write_marker(%s)", shard.move)
-    with shard.connect(autocommit=False) as mover, shard.connect() as other:
+    mover = shard.connect(autocommit=False)
+    with shard.connect() as other:
         mover.execute("SELECT interlock.decide_handoff(%s)", (shard.move,))
         time.sleep(0.35)
         expiring = Background(other, "SELECT interlock.expire_fences()")
@@ -414,6 +415,7 @@ def test_a_decision_that_is_not_committed_decides_nothing(shard):
         # The mover dies.
         shard.sql("SELECT pg_terminate_backend(%s)", mover.info.backend_pid)
         assert expiring.result() is None
+    mover.close()
     assert shard.state() == "owned"
     assert shard.value("SELECT floor FROM interlock.shard_identity") == 0
 

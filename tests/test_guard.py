@@ -119,9 +119,9 @@ def test_a_statement_under_way_is_refused_when_its_bucket_leaves(shard, text):
         gate.execute("SELECT pg_advisory_lock(1)")
         running = Background(session, text.format(first=KEY[0], second=SECOND_KEY[0]))
         shard.wait_for_lock(running.pid)
-        shard.set_state(0, "fenced")
+        shard.set_state(0, "moved")
         gate.execute("SELECT pg_advisory_unlock(1)")
-        assert running.code() == "IL103"
+        assert running.code() == "IL101"
     assert shard.sql("SELECT * FROM account ORDER BY 1") == before
 
 
@@ -138,7 +138,7 @@ def test_of_a_function_s_statements_those_after_the_change_are_refused(shard):
                 END IF;
                 BEGIN
                     INSERT INTO account VALUES ((ARRAY[6, 29, 38, 18])[k], k);
-                EXCEPTION WHEN SQLSTATE 'IL103' THEN
+                EXCEPTION WHEN SQLSTATE 'IL101' THEN
                     refused := refused || k;
                 END;
             END LOOP;
@@ -149,7 +149,7 @@ def test_of_a_function_s_statements_those_after_the_change_are_refused(shard):
         gate.execute("SELECT pg_advisory_lock(1)")
         running = Background(session, "CREATE TABLE outcome AS SELECT fill() AS refused")
         shard.wait_for_lock(running.pid)
-        shard.set_state(0, "fenced")
+        shard.set_state(0, "moved")
         gate.execute("SELECT pg_advisory_unlock(1)")
         assert running.result() is None
     assert shard.value("SELECT refused FROM outcome") == [3]
