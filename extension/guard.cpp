@@ -113,7 +113,7 @@ inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key,
     const BucketState state =
         keyspace->states == nullptr ? BucketState::none : keyspace->states[bucket];
     if (likely(state == BucketState::owned && ownership.writable)) {
-        note_write(*keyspace, bucket);
+        note_write(ownership, *keyspace, bucket);
         return bucket;
     }
     if (ownership.restored) refuse_restored_copy(ownership);

@@ -132,11 +132,11 @@ void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, b
         keyspace.since = static_cast<std::int32_t *>(
             MemoryContextAllocZero(context, sizeof(std::int32_t) * count));
         keyspace.touched = static_cast<std::uint32_t *>(
-            MemoryContextAllocZero(context, sizeof(std::uint32_t) * count));
+            MemoryContextAllocZero(context, sizeof(std::uint32_t) * (count + 1)));
         // Which buckets this transaction has written to outlives the copy.
         const Keyspace *before = find_keyspace(current, name_of(keyspace));
         if (before != nullptr && before->touched != nullptr && before->buckets == keyspace.buckets)
-            std::memcpy(keyspace.touched, before->touched, sizeof(std::uint32_t) * count);
+            std::memcpy(keyspace.touched, before->touched, sizeof(std::uint32_t) * (count + 1));
     }
     fresh->keyspaces = extend(fresh->keyspaces, fresh->keyspace_count, context);
     fresh->keyspaces[fresh->keyspace_count++] = keyspace;
@@ -281,6 +281,21 @@ const Keyspace *require_keyspace(const Ownership &ownership, std::string_view na
                                static_cast<int>(name.size()), name.data()),
                         errhint("\"interlock apply\" defines it on every shard.")));
     return keyspace;
+}
+
+void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket) {
+    const std::uint32_t epoch = ownership_copy::writing_epoch;
+    std::uint32_t *locked = &keyspace.touched[keyspace.buckets];
+    // Anybody may call refuse_write() without writing: the lock is what counts. (A partition that
+    // is written to by its own name does not: then the transaction has no right to go on.)
+    for (int i = 0; *locked != epoch && i < ownership.guarded_count; ++i) {
+        const GuardedTable &table = ownership.guarded[i];
+        if (std::strcmp(table.keyspace, keyspace.name) != 0) continue;
+        LOCKTAG tag;
+        SET_LOCKTAG_RELATION(tag, MyDatabaseId, table.relid);
+        if (lock_held_by_me(&tag, RowExclusiveLock)) *locked = epoch;
+    }
+    if (*locked == epoch) keyspace.touched[bucket] = epoch;
 }
 
 BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {

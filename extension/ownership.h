@@ -25,9 +25,10 @@ struct Keyspace {
     BucketState
         *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
     std::int32_t *since;     ///< the same: route version under which an owned one came here, or 0
-    std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or 0
-    std::int32_t shut;       ///< how many buckets are fenced or importing
-    std::int32_t moving;     ///< moves under way in which this shard takes part
+    std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or
+                             ///< 0; then, as one more: that of a lock for writing on its tables
+    std::int32_t shut;    ///< how many buckets are fenced or importing
+    std::int32_t moving;  ///< moves under way in which this shard takes part
 };
 
 inline std::string_view name_of(const Keyspace &keyspace) {
@@ -82,10 +83,15 @@ inline const Ownership &current_ownership() {
     return known_ownership();
 }
 
-/// Remembers that this transaction writes to an owned bucket: it holds a lock on the table by now,
-/// and keeps it (a savepoint that is rolled back makes it forget).
-inline void note_write(const Keyspace &keyspace, std::int32_t bucket) {
-    keyspace.touched[bucket] = ownership_copy::writing_epoch;
+/// The first time in a transaction; see note_write().
+void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket);
+
+/// Remembers that this transaction writes to an owned bucket, if it holds a lock for writing on a
+/// table of the keyspace: that it keeps (a savepoint that is rolled back makes it forget), and it
+/// is what a fence waits for.
+inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket) {
+    if (unlikely(keyspace.touched[bucket] != ownership_copy::writing_epoch))
+        note_first_write(ownership, keyspace, bucket);
 }
 
 /// Whether this transaction has written to the bucket while it was owned. If it is fenced by now,

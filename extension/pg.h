@@ -106,6 +106,12 @@ extern "C" {
 #define relation_file(relation) ((relation)->rd_node.relNode)
 #endif
 
+#if PG_VERSION_NUM >= 170000
+#define lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define lock_held_by_me(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
 // The backend's part of a virtual transaction id.
 #if PG_VERSION_NUM >= 170000
 #define backend_of(vxid) ((vxid).procNumber)

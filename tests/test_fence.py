@@ -127,6 +127,17 @@ def test_what_a_savepoint_took_back_gives_no_right_to_write(shard):
             writer.execute(update(KEY[0]))
 
 
+def test_asking_the_guard_gives_no_right_to_write(shard):
+    """Everybody may call its function; without a lock on the table nobody waits for the transaction."""
+    with shard.connect(autocommit=False) as session:
+        session.execute("SELECT interlock.refuse_write('account', k) FROM unnest(ARRAY[%s::bigint]) k", (KEY[0],))
+        session.execute("SELECT * FROM account")
+        shard.begin()
+        assert shard.wait("5 s") == []
+        with refusal("IL103"):
+            session.execute(f"INSERT INTO account VALUES ({SECOND_KEY[0]}, 1)")
+
+
 def test_a_writer_is_waited_for_over_a_second_fence_too(shard):
     with shard.connect(autocommit=False) as writer:
         writer.execute(update(KEY[0]))
