@@ -18,6 +18,7 @@ from mutants import Mutant
 REGRESS = ("tests/test_regress.py",)
 SESSIONS = "tests/test_guard.py"
 COPIES = "tests/test_guard_copies.py"
+FENCE, FENCE_SQL = "tests/test_fence.py", "extension/sql/62-fence.sql"
 GUARD, OWNERSHIP, ROUTE = "extension/guard.cpp", "extension/ownership.cpp", "extension/route_version.cpp"
 ATTACH, SHARD, STATE = "extension/sql/65-attach.sql", "extension/sql/60-shard-functions.sql", "extension/sql/20-shard-tables.sql"
 BYTES = "tests/test_cursor_bytes.py"
@@ -57,7 +58,7 @@ mutants.MUTANTS = [
            "ENABLE ALWAYS TRIGGER state_truncated'", REGRESS),
     # The guard
     Mutant("old-row-unseen", "guard: the row as it was", GUARD,
-           "    const std::int32_t bucket = require_writable(cache, name, key);\n",
+           "    const std::int32_t bucket =\n        require_writable(cache, name, key, TRIGGER_FIRED_BY_DELETE(data->tg_event));\n",
            "    const std::int32_t bucket = placement::bucket_of_hash(DatumGetInt64(key), 16);\n"
            "    if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event)) PG_RETURN_POINTER(data->tg_trigtuple);\n", REGRESS),
     Mutant("bucket-change-passes", "guard: an update that changes the bucket", GUARD,
@@ -66,16 +67,37 @@ mutants.MUTANTS = [
            "if (before != after) refuse_bucket_change", "if (false) refuse_bucket_change", REGRESS),
     Mutant("fence-without-its-code", "guard: IL103", GUARD, "(errcode(ERRCODE_INTERLOCK_FENCED),\n             errmsg(",
            "(errcode(ERRCODE_INTERLOCK_NOT_OWNED),\n             errmsg(", REGRESS),
-    Mutant("workers-refused", "guard: the apply worker's exemption", GUARD, "&& IsLogicalWorker()", "&& false",
+    Mutant("workers-refused", "guard: the apply worker's exemption", GUARD, "(IsLogicalWorker() || guc::moving_rows)", "guc::moving_rows",
            (f"{COPIES}::test_an_apply_worker_may_write_to_a_bucket_that_is_importing_and_nobody_else",)),
-    Mutant("everybody-imports", "guard: the exemption is for apply workers", GUARD, " && IsLogicalWorker()", "",
+    Mutant("everybody-imports", "guard: the exemption is for apply workers", GUARD, " && (IsLogicalWorker() || guc::moving_rows)", "",
            (f"{COPIES}::test_an_apply_worker_may_write_to_a_bucket_that_is_importing_and_nobody_else", *REGRESS)),
     Mutant("workers-write-anywhere", "guard: the exemption is for importing buckets", GUARD,
            "if (state == BucketState::importing &&", "if (state != BucketState::owned &&",
            (f"{COPIES}::test_an_apply_worker_is_refused_in_any_other_bucket_that_is_not_owned",)),
     Mutant("guard-not-always", "guard: session_replication_role", ATTACH, "IF present <> 'A' THEN", "IF present = 'D' THEN", REGRESS),
     Mutant("truncate-unannounced", "guard: TRUNCATE", GUARD, "if (!guc::allow_truncate)", "if (false)", REGRESS),
-    Mutant("truncate-during-a-move", "guard: TRUNCATE while buckets move", GUARD, "if (keyspace->shut > 0)", "if (false)", REGRESS),
+    Mutant("truncate-during-a-move", "guard: TRUNCATE while buckets move", GUARD, "if (keyspace->shut > 0 || keyspace->moving > 0)", "if (false)", REGRESS),
+    Mutant("truncate-when-a-move-begins", "guard: TRUNCATE between the beginning of a move and its fence", GUARD,
+           "keyspace->shut > 0 || keyspace->moving > 0", "keyspace->shut > 0", REGRESS),
+    # The fence
+    Mutant("writers-cut-off", "fence: who has written the bucket may go on", GUARD, "has_written(*keyspace, bucket)", "false",
+           (f"{FENCE}::test_a_transaction_that_has_written_the_bucket_before_may_go_on",)),
+    Mutant("right-without-a-lock", "fence: the right to go on needs a lock", OWNERSHIP,
+           "if (lock_held_by_me(&tag, RowExclusiveLock)) *locked = epoch;", "*locked = epoch;",
+           (f"{FENCE}::test_asking_the_guard_gives_no_right_to_write",)),
+    Mutant("right-outlives-savepoint", "fence: a rollback to a savepoint takes the right back", OWNERSHIP,
+           "if (event == SUBXACT_EVENT_ABORT_SUB) next_epoch();", "",
+           (f"{FENCE}::test_what_a_savepoint_took_back_gives_no_right_to_write",)),
+    Mutant("right-for-the-session", "fence: the right to go on ends with the transaction", OWNERSHIP,
+           "event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT", "event == XACT_EVENT_ABORT",
+           (f"{FENCE}::test_a_transaction_that_has_written_the_bucket_before_may_go_on",)),
+    Mutant("decision-too-late", "fence: the deadline", FENCE_SQL,
+           "handoff.state <> 'fenced' OR handoff.until <= clock_timestamp()", "handoff.state <> 'fenced'", REGRESS),
+    Mutant("decision-with-writers", "fence: no decision before the wait", FENCE_SQL, "IF NOT handoff.waited THEN", "IF false THEN", REGRESS),
+    Mutant("autovacuum-waited-for", "fence: autovacuum", FENCE_SQL, "a.backend_type LIKE 'autovacuum%'", "false",
+           (f"{FENCE}::test_autovacuum_is_not_waited_for",)),
+    Mutant("lockers-not-waited-for", "fence: SELECT FOR UPDATE", FENCE_SQL, "ARRAY['RowShareLock', ", "ARRAY[",
+           (f"{FENCE}::test_select_for_update_is_waited_for",)),
     Mutant("one-name-for-all-rows", "guard: keyspace that differs from row to row", GUARD,
            "cache->name_varies = !get_fn_expr_arg_stable(fcinfo->flinfo, 0);", "cache->name_varies = false;", REGRESS),
     Mutant("partitions-come-unguarded", "guard: new partitions", "extension/attach.cpp",
