@@ -50,14 +50,19 @@ extern "C" {
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "replication/logical.h"
 #include "replication/logicalworker.h"
+#include "replication/output_plugin.h"
+#include "replication/reorderbuffer.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -97,6 +102,13 @@ extern "C" {
 
 #if PG_VERSION_NUM < 150000
 #define heap_fetch(table, snapshot, tuple, buffer, keep) heap_fetch(table, snapshot, tuple, buffer)
+#endif
+
+// A row as logical decoding hands it over, or nullptr.
+#if PG_VERSION_NUM >= 170000
+#define changed_tuple(logged) (logged)
+#else
+#define changed_tuple(logged) ((logged) == nullptr ? nullptr : &(logged)->tuple)
 #endif
 
 // The number of the file that a relation is stored in.
