@@ -92,7 +92,9 @@ Oid own_table(const char *name) {
 // Reads what belongs to the slot into `fresh`. Inside a transaction.
 void read_filter(Filter *fresh, const char *slot) {
     // A catalog snapshot is new for every call on tables without a syscache, is the newest whatever
-    // the isolation level, and leaves a transaction that is to take up an exported snapshot alone.
+    // the isolation level, and is not the transaction's snapshot, which may still have to be
+    // another one. (It does not hold vacuum up: decoding processes are not waited for. The rows
+    // read here are never updated while they matter, so there is no old version to lose.)
     const Oid slots = own_table("move_slot");
     Snapshot snapshot = RegisterSnapshot(GetCatalogSnapshot(slots));
     std::int32_t *buckets = nullptr;
@@ -154,6 +156,8 @@ void read_filter(Filter *fresh, const char *slot) {
     }
     fresh->marker = own_table("move_marker");
     UnregisterSnapshot(snapshot);
+    // Nor may a session hold any snapshot when it takes up the one that its new slot begins with.
+    InvalidateCatalogSnapshot();
 }
 
 void startup(LogicalDecodingContext *decoding, OutputPluginOptions *options, bool is_init) {
