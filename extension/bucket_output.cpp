@@ -108,9 +108,9 @@ void read_filter(Filter *fresh, const char *slot) {
         MemoryContextSwitchTo(old);
         ArrayType *array = DatumGetArrayTypePCopy(values[slot_buckets - 1]);
         if (ARR_ELEMTYPE(array) != INT4OID || ARR_HASNULL(array))
-            ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
-                            errmsg("the buckets of replication slot \"%s\" are not numbers",
-                                   slot)));
+            ereport(ERROR,
+                    (errcode(ERRCODE_DATA_CORRUPTED),
+                     errmsg("the buckets of replication slot \"%s\" are not numbers", slot)));
         buckets = reinterpret_cast<std::int32_t *>(ARR_DATA_PTR(array));
         count = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
     });
@@ -120,15 +120,13 @@ void read_filter(Filter *fresh, const char *slot) {
                  errmsg("replication slot \"%s\" does not belong to a move of buckets", slot),
                  errhint("Output plugin \"interlock\" serves slots that "
                          "interlock.record_move_slot() has recorded in this database.")));
-    scan_table(own_table("local_keyspace"), snapshot, 0, nullptr,
-               [&](const Datum *values, const bool *) {
-                   if (std::strcmp(TextDatumGetCString(values[keyspace_name - 1]),
-                                   fresh->keyspace) != 0)
-                       return;
-                   if (family_of_name(TextDatumGetCString(values[keyspace_key_type - 1]),
-                                      &fresh->family))
-                       fresh->buckets = DatumGetInt32(values[keyspace_buckets - 1]);
-               });
+    scan_table(
+        own_table("local_keyspace"), snapshot, 0, nullptr, [&](const Datum *values, const bool *) {
+            if (std::strcmp(TextDatumGetCString(values[keyspace_name - 1]), fresh->keyspace) != 0)
+                return;
+            if (family_of_name(TextDatumGetCString(values[keyspace_key_type - 1]), &fresh->family))
+                fresh->buckets = DatumGetInt32(values[keyspace_buckets - 1]);
+        });
     if (fresh->buckets <= 0)
         ereport(ERROR, (errcode(ERRCODE_UNDEFINED_OBJECT),
                         errmsg("keyspace \"%s\" is not defined in this database", fresh->keyspace),
@@ -181,8 +179,8 @@ void startup(LogicalDecodingContext *decoding, OutputPluginOptions *options, boo
     shape.keysize = sizeof(Oid);
     shape.entrysize = sizeof(Followed);
     shape.hcxt = decoding->context;
-    fresh->relations =
-        hash_create("interlock relations of a move", 64, &shape, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+    fresh->relations = hash_create("interlock relations of a move", 64, &shape,
+                                   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
     pgoutput.startup_cb(decoding, options, is_init);
     filter = fresh;
 }
@@ -194,8 +192,7 @@ void shutdown(LogicalDecodingContext *decoding) {
 
 // --- changes -----------------------------------------------------------------------------------
 
-// "schema"."table", for messages.
-char *name_of(Relation relation) {
+char *name_for_messages(Relation relation) {
     return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(relation)),
                                       RelationGetRelationName(relation));
 }
@@ -204,12 +201,13 @@ AttrNumber attribute_of(Relation relation, const char *column) {
     TupleDesc description = RelationGetDescr(relation);
     for (int i = 0; i < description->natts; ++i) {
         const FormData_pg_attribute *attribute = TupleDescAttr(description, i);
-        if (!attribute->attisdropped && namestrcmp(const_cast<Name>(&attribute->attname), column) == 0)
+        if (!attribute->attisdropped &&
+            namestrcmp(const_cast<Name>(&attribute->attname), column) == 0)
             return attribute->attnum;
     }
     ereport(ERROR, (errcode(ERRCODE_UNDEFINED_COLUMN),
-                    errmsg("table %s has no column \"%s\", its shard key", name_of(relation),
-                           column)));
+                    errmsg("table %s has no column \"%s\", its shard key",
+                           name_for_messages(relation), column)));
     pg_unreachable();
 }
 
@@ -247,7 +245,7 @@ void look_up(Followed *followed, Relation relation) {
 [[noreturn]] void refuse_identity(Relation relation, const Followed *followed) {
     ereport(ERROR,
             (errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-             errmsg("cannot follow updates and deletes of table %s", name_of(relation)),
+             errmsg("cannot follow updates and deletes of table %s", name_for_messages(relation)),
              errdetail("Its replica identity does not include the shard key, column \"%s\".",
                        followed->key_column),
              errhint("Make the column part of the primary key, or use ALTER TABLE ... REPLICA "
@@ -256,10 +254,11 @@ void look_up(Followed *followed, Relation relation) {
 }
 
 [[noreturn]] void refuse_no_key(Relation relation, const Followed *followed) {
-    ereport(ERROR, (errcode(ERRCODE_DATA_CORRUPTED),
-                    errmsg("a change of table %s does not show its shard key", name_of(relation)),
-                    errdetail("Column \"%s\" is null or absent in what was logged.",
-                              followed->key_column)));
+    ereport(
+        ERROR,
+        (errcode(ERRCODE_DATA_CORRUPTED),
+         errmsg("a change of table %s does not show its shard key", name_for_messages(relation)),
+         errdetail("Column \"%s\" is null or absent in what was logged.", followed->key_column)));
     pg_unreachable();
 }
 
@@ -270,8 +269,7 @@ inline bool read_key(const Followed *followed, Relation relation, HeapTuple tupl
     *key = heap_getattr(tuple, followed->key, RelationGetDescr(relation), &null);
     // A long key that the update left alone is only a reference into the table's TOAST table of
     // today.
-    return !null &&
-           !(followed->key_is_varlena && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(*key)));
+    return !null && !(followed->key_is_varlena && VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(*key)));
 }
 
 inline std::int32_t bucket_of(const Followed *followed, Datum key) {
@@ -295,7 +293,7 @@ void require_same_bucket(const Followed *followed, Relation relation, Datum befo
                 (errcode(ERRCODE_DATA_CORRUPTED),
                  errmsg("an update of table %s has taken a row from bucket %d to bucket %d of "
                         "keyspace \"%s\"",
-                        name_of(relation), from, to, filter->keyspace)));
+                        name_for_messages(relation), from, to, filter->keyspace)));
 }
 
 bool belongs(const Followed *followed, Relation relation, const ReorderBufferChange *change) {
@@ -321,9 +319,8 @@ bool belongs(const Followed *followed, Relation relation, const ReorderBufferCha
         if (!read_key(followed, relation, before, &key)) refuse_no_key(relation, followed);
         return passes(followed, key);
     default:
-        ereport(ERROR,
-                (errcode(ERRCODE_INTERNAL_ERROR),
-                 errmsg("unknown kind of change: %d", static_cast<int>(change->action))));
+        ereport(ERROR, (errcode(ERRCODE_INTERNAL_ERROR),
+                        errmsg("unknown kind of change: %d", static_cast<int>(change->action))));
     }
     pg_unreachable();
 }

@@ -380,6 +380,43 @@ def test_a_transaction_larger_than_decoding_memory_and_its_savepoints(move):
         setting(move.source.instance, "logical_decoding_work_mem", None)
 
 
+def test_changes_are_read_as_the_table_was_when_they_were_made(move):
+    move.tables("CREATE TABLE t (id int PRIMARY KEY, k bigint NOT NULL); ALTER TABLE t REPLICA IDENTITY FULL", t="account")
+    move.follow("t")
+    moved, also = move.keys(MOVED, 2)
+    stays = move.keys(STAYS)[0]
+    move.target.sql(f"ALTER SUBSCRIPTION {move.slot} DISABLE")
+    rows = "INSERT INTO t (id, k) VALUES (%s, %s), (%s, %s)"
+    move.source.sql(rows, 1, moved, 2, stays)
+    move.source.sql(rows, 3, also, 4, also)
+    move.source.sql("DELETE FROM t WHERE id IN (2, 3)")
+    move.source.sql("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k, id), REPLICA IDENTITY DEFAULT")
+    move.source.sql("DELETE FROM t WHERE id = 4")
+    move.source.sql("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id), ADD COLUMN more int")
+    move.source.sql(rows, 5, moved, 6, stays)
+    move.source.sql("ALTER TABLE t DROP COLUMN more, REPLICA IDENTITY FULL")
+    move.source.sql("UPDATE t SET id = id + 10 WHERE id = 5")
+    # More columns than the target has.
+    move.target.sql("ALTER TABLE t ADD COLUMN more int")
+    move.target.sql(f"ALTER SUBSCRIPTION {move.slot} ENABLE")
+    move.drain()
+    assert sorted(move.target.sql("SELECT id, k FROM t")) == [(1, moved), (15, moved)]
+
+
+def test_a_partition_made_in_the_middle_is_followed(move):
+    move.tables("CREATE TABLE t (k bigint, d int, PRIMARY KEY (k, d)) PARTITION BY LIST (d); CREATE TABLE p1 PARTITION OF t FOR VALUES IN (1)", t="account")
+    move.follow("t")
+    moved, stays = move.keys(MOVED)[0], move.keys(STAYS)[0]
+    move.source.sql("INSERT INTO t VALUES (%s, 1), (%s, 1)", moved, stays)
+    move.drain()
+    for shard in (move.source, move.target):
+        shard.sql("CREATE TABLE p2 PARTITION OF t FOR VALUES IN (2)")
+    move.source.sql("INSERT INTO t VALUES (%s, 2), (%s, 2)", moved, stays)
+    move.source.sql("UPDATE t SET d = 3 - d WHERE d = 2 AND false; DELETE FROM t WHERE d = 1")
+    move.drain()
+    assert move.same("t") == [(moved, 2)]
+
+
 # --- restarts ----------------------------------------------------------------------------------
 
 
@@ -509,6 +546,19 @@ def test_what_a_slot_follows_is_written_once_and_kept_as_long_as_the_slot(move):
     move.source.sql("SELECT pg_drop_replication_slot(%s)", move.slot)
     assert move.source.value("SELECT interlock.forget_move_slot(%s)", move.slot) is True
     assert move.source.value("SELECT interlock.forget_move_slot(%s)", move.slot) is False
+
+
+def test_a_keyspace_on_the_move_keeps_its_tables(move):
+    move.tables(PLAIN + "; CREATE TABLE u (k bigint PRIMARY KEY)", t="account")
+    move.record()
+    for attempt in ("SELECT interlock.shard_table('u', 'account', 'k')", "SELECT interlock.unshard_table('t')", "DROP TABLE t",
+                    "SET session_replication_role = replica; DELETE FROM interlock.guarded_table"):
+        with refusal("55006"):
+            move.source.sql(attempt)
+    move.source.sql("SELECT interlock.shard_table('t', 'account', 'k')")  # nothing new
+    move.source.sql("SELECT interlock.define_keyspace('other', 'bigint', 'splitmix64', 16); SELECT interlock.shard_table('u', 'other', 'k')")
+    move.source.sql("SELECT interlock.forget_move_slot(%s)", move.slot)
+    move.source.sql("SELECT interlock.unshard_table('t')")
 
 
 def test_a_role_that_may_replicate_makes_a_slot_where_the_server_allows_the_plugin(move):

@@ -45,6 +45,29 @@ CREATE TRIGGER keep_move_slot BEFORE UPDATE OR DELETE ON interlock.move_slot
     FOR EACH ROW EXECUTE FUNCTION interlock.keep_move_slot();
 ALTER TABLE interlock.move_slot ENABLE ALWAYS TRIGGER keep_move_slot;
 
+-- A table that is sharded or given up in the middle would be copied and followed by halves.
+CREATE FUNCTION interlock.keep_followed_tables() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    slot name;
+BEGIN
+    SELECT m.slot_name INTO slot FROM interlock.move_slot m
+     WHERE (TG_OP <> 'DELETE' AND m.keyspace = NEW.keyspace) OR (TG_OP <> 'INSERT' AND m.keyspace = OLD.keyspace) LIMIT 1;
+    IF FOUND AND NOT (TG_OP = 'UPDATE' AND to_jsonb(OLD) = to_jsonb(NEW)) THEN
+        RAISE EXCEPTION 'buckets of keyspace "%" are on the move', CASE TG_OP WHEN 'DELETE' THEN OLD.keyspace ELSE NEW.keyspace END
+            USING ERRCODE = 'object_in_use',
+                  DETAIL = format('Replication slot "%s" follows the tables that the keyspace had when the move began.', slot),
+                  HINT = 'Retry when the move has ended.';
+    END IF;
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END
+$$;
+COMMENT ON FUNCTION interlock.keep_followed_tables() IS 'trigger: while buckets of a keyspace are on the move, its tables stay those that they are';
+CREATE TRIGGER keep_followed_tables BEFORE INSERT OR UPDATE OR DELETE ON interlock.guarded_table
+    FOR EACH ROW EXECUTE FUNCTION interlock.keep_followed_tables();
+ALTER TABLE interlock.guarded_table ENABLE ALWAYS TRIGGER keep_followed_tables;
+
 CREATE FUNCTION interlock.record_move_slot(slot_name name, move uuid, keyspace text, buckets integer[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -67,6 +90,8 @@ BEGIN
         RAISE EXCEPTION 'keyspace "%" has no bucket %', known.name, wrong
             USING ERRCODE = 'invalid_parameter_value', DETAIL = format('Its buckets are 0 to %s.', known.buckets - 1);
     END IF;
+    -- Whoever is about to shard a table, or to give one up, ends first.
+    LOCK TABLE interlock.guarded_table IN SHARE MODE;
     INSERT INTO interlock.move_slot AS m (slot_name, move, keyspace, buckets)
     VALUES (record_move_slot.slot_name, record_move_slot.move, record_move_slot.keyspace, wanted)
         ON CONFLICT DO NOTHING;

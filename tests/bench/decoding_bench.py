@@ -42,14 +42,16 @@ def fill(session, key_type, value, changes, per_transaction):
         if plugin == "interlock":
             session.execute("SELECT interlock.record_move_slot(%s, gen_random_uuid(), %s, %s)", (f"{name}_{slot}", name, every[:count]))
         session.execute("SELECT pg_create_logical_replication_slot(%s, %s)", (f"{name}_{slot}", plugin))
+    session.execute("SET enable_seqscan = off")  # the table has no statistics yet
     rounds, rows = max(1, changes // per_transaction), per_transaction * 5 // 10
     session.execute(f"""
         DO $$
         BEGIN
             FOR r IN 0 .. {rounds - 1} LOOP
                 INSERT INTO {name} SELECT {value}, 'somebody', g, now() FROM generate_series(r * {rows}, r * {rows} + {rows} - 1) g;
-                UPDATE {name} t SET balance = balance + 1, changed = now() FROM generate_series(r * {rows}, r * {rows} + {rows} * 8 / 10 - 1) g WHERE t.k = {value};
-                DELETE FROM {name} t USING generate_series(r * {rows}, r * {rows} + {rows} * 2 / 10 - 1) g WHERE t.k = {value};
+                UPDATE {name} SET balance = balance + 1, changed = now()
+                 WHERE k = ANY (ARRAY(SELECT {value} FROM generate_series(r * {rows}, r * {rows} + {rows} * 8 / 10 - 1) g));
+                DELETE FROM {name} WHERE k = ANY (ARRAY(SELECT {value} FROM generate_series(r * {rows}, r * {rows} + {rows} * 2 / 10 - 1) g));
                 COMMIT;
             END LOOP;
         END $$""")
