@@ -42,7 +42,7 @@ SELECT c.oid::regclass AS "dumped with its rows"
 SELECT c.oid::regclass AS "not dumped"
   FROM pg_class c, pg_extension e
  WHERE c.relnamespace = 'interlock'::regnamespace AND c.relkind IN ('r', 'S') AND e.extname = 'interlock'
-   AND c.oid <> ALL (e.extconfig);
+   AND c.oid <> ALL (e.extconfig) ORDER BY c.oid::regclass::text COLLATE "C";
 
 -- settings
 SHOW interlock.route_version;

@@ -8,7 +8,7 @@ JSON object: processor time of the backend that decodes, the ratios of each roun
 medians. The bound is 1.1 with every bucket moving. The extension has to be installed in the server that
 PG_CONFIG names.
 
-    decoding_bench.py [--runs N] [--changes N] [--per-transaction N]
+    decoding_bench.py [--quick] [--runs N] [--changes N] [--per-transaction N]
 """
 
 import argparse
@@ -97,10 +97,13 @@ def measure(instance, key_type, runs, changes, per_transaction):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=11)
-    parser.add_argument("--changes", type=int, default=200_000)
+    parser.add_argument("--quick", action="store_true", help="fewer readings of fewer changes: to see that it works")
+    parser.add_argument("--runs", type=int)
+    parser.add_argument("--changes", type=int)
     parser.add_argument("--per-transaction", type=int, default=20)
     arguments = parser.parse_args()
+    arguments.runs = arguments.runs or (3 if arguments.quick else 11)
+    arguments.changes = arguments.changes or (40_000 if arguments.quick else 200_000)
     settings = {"wal_level": "logical", "fsync": "off", "shared_buffers": "512MB", "max_wal_size": "8GB", "autovacuum": "off",
                 "checkpoint_timeout": "1h", "max_replication_slots": "10"}
     instance = Instance(settings)

@@ -36,10 +36,15 @@ PARTS = {
     "scatter": lambda: [*PYTHON, HERE / "scatter_bench.py"],
     "outbox": lambda: [*PYTHON, HERE / "outbox_bench.py"],
     "index": lambda: [*PYTHON, HERE / "index_bench.py"],
+    "decoding": lambda: [*PYTHON, HERE / "decoding_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
 TARGETS = {
+    # Every bucket on the move: all that the plugin does, and nothing saved.
+    **{f"decoding, {key} key: plugin / pgoutput": (
+        "decoding", lambda r, key=key: r[key]["cpu_ratio"]["every_bucket"], "<= 1.1", lambda v: v <= 1.1)
+       for key in ("bigint", "text")},
     # Both sides in one pgbench run, a transaction of either in turn: separate runs of ten seconds differ
     # by more than 3 % from each other on any machine that does something else as well.
     "single-row UPDATE with guard / without": (
