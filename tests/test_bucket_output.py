@@ -142,10 +142,10 @@ def move(servers, request):
 PLAIN = "CREATE TABLE t (k bigint PRIMARY KEY, v text)"
 
 
-def changes(session, slot, publication):
+def changes(session, slot, publication, options=""):
     """Kinds of the messages that wait in a slot."""
     return [bytes(row[0])[0:1].decode() for row in session.sql(
-        "SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s)", slot, publication)]
+        f"SELECT data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', 'publication_names', %s{options})", slot, publication)]
 
 
 # --- what passes -------------------------------------------------------------------------------
@@ -212,14 +212,16 @@ def test_a_transaction_without_a_row_of_the_bucket_is_not_sent(move):
 
 
 def test_messages_markers_of_other_moves_and_other_tables_do_not_travel(move):
-    move.tables(PLAIN + "; CREATE TABLE other (k bigint PRIMARY KEY)", t="account")
+    move.keyspace("other", "bigint", "splitmix64")
+    move.tables(PLAIN + "; CREATE TABLE reference (k bigint PRIMARY KEY); CREATE TABLE other (k bigint PRIMARY KEY)", t="account", other="other")
     move.record()
-    move.publish(["t", "other"])
+    move.publish(["t", "reference", "other"])
     move.source.sql(f"SELECT {SLOT}(%s, 'interlock')", move.slot)
     move.source.sql("SELECT pg_logical_emit_message(true, 'x', 'y')")
     move.source.sql("INSERT INTO interlock.move_marker VALUES (gen_random_uuid(), 1)")
-    move.source.sql("INSERT INTO other VALUES (%s)", move.keys(MOVED)[0])
-    assert changes(move.source, move.slot, move.slot) == []
+    for table in ("other", "reference"):
+        move.source.sql(f"INSERT INTO {table} VALUES (%s)", move.keys(MOVED)[0])
+    assert changes(move.source, move.slot, move.slot, ", 'messages', 'true'") == []
     move.marker()
     assert changes(move.source, move.slot, move.slot) == ["B", "R", "I", "C"]
 
@@ -250,7 +252,14 @@ def test_a_key_so_long_that_it_is_in_toast_is_read(move, identity):
     move.source.sql("UPDATE t SET v = 1")
     move.drain()
     assert {row[1] for row in move.same("t", keyspace="name")} == {1}
+    # When this is read, the keys are not in the table's TOAST table any more.
+    move.target.sql(f"ALTER SUBSCRIPTION {move.slot} DISABLE")
+    wait_until(lambda: move.walsender() is None)
+    move.source.sql("UPDATE t SET v = 2")
     move.source.sql("DELETE FROM t")
+    move.source.sql("VACUUM t")
+    move.source.sql("CHECKPOINT")
+    move.target.sql(f"ALTER SUBSCRIPTION {move.slot} ENABLE")
     move.drain()
     assert move.same("t", keyspace="name") == []
 
@@ -411,10 +420,14 @@ def test_a_partition_made_in_the_middle_is_followed(move):
     move.drain()
     for shard in (move.source, move.target):
         shard.sql("CREATE TABLE p2 PARTITION OF t FOR VALUES IN (2)")
+        # This one is a table of its own at first.
+        shard.sql("CREATE TABLE p3 (k bigint NOT NULL, d int NOT NULL, PRIMARY KEY (k, d)); INSERT INTO p3 VALUES (4, 3); DELETE FROM p3")
+        shard.sql("ALTER TABLE t ATTACH PARTITION p3 FOR VALUES IN (3)")
     move.source.sql("INSERT INTO t VALUES (%s, 2), (%s, 2)", moved, stays)
-    move.source.sql("UPDATE t SET d = 3 - d WHERE d = 2 AND false; DELETE FROM t WHERE d = 1")
+    move.source.sql("INSERT INTO t VALUES (%s, 3), (%s, 3)", moved, stays)
+    move.source.sql("DELETE FROM t WHERE d = 1")
     move.drain()
-    assert move.same("t") == [(moved, 2)]
+    assert move.same("t") == [(moved, 2), (moved, 3)]
 
 
 # --- restarts ----------------------------------------------------------------------------------
@@ -476,6 +489,22 @@ def test_nothing_logged_of_a_deleted_row_is_refused_too(move):
     move.source.sql("DELETE FROM t")
     with refusal("55000"):
         changes(move.source, move.slot, move.slot)
+
+
+def test_a_row_that_has_changed_its_bucket_unseen_by_the_guard_is_refused(move):
+    move.tables(PLAIN, t="account")
+    move.record()
+    move.publish(["t"])
+    move.source.sql(f"SELECT {SLOT}(%s, 'interlock')", move.slot)
+    [moved], [stays], [elsewhere] = move.keys(MOVED), move.keys(STAYS), move.keys(STAYS + 2)
+    move.source.sql("INSERT INTO t VALUES (%s), (%s)", moved, stays)
+    move.source.sql("ALTER TABLE t DISABLE TRIGGER ALL")
+    move.source.sql("UPDATE t SET k = %s WHERE k = %s", elsewhere, stays)
+    assert changes(move.source, move.slot, move.slot) == ["B", "R", "I", "C"]
+    move.source.sql("UPDATE t SET k = %s WHERE k = %s", stays, moved)
+    with refusal("XX001") as caught:
+        changes(move.source, move.slot, move.slot)
+    assert f"from bucket {MOVED} to bucket {STAYS}" in str(caught[0])
 
 
 def test_the_refusal_reaches_the_subscriber_and_harms_no_writer(move):
