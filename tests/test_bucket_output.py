@@ -585,6 +585,9 @@ def test_a_keyspace_on_the_move_keeps_its_tables(move):
         with refusal("55006"):
             move.source.sql(attempt)
     move.source.sql("SELECT interlock.shard_table('t', 'account', 'k')")  # nothing new
+    move.source.sql('DROP TRIGGER "~interlock_guard" ON t')
+    move.source.sql("SELECT interlock.shard_table('t', 'account', 'k')")  # the guard again
+    assert move.source.sql("SELECT * FROM interlock.check_guards()") == []
     move.source.sql("SELECT interlock.define_keyspace('other', 'bigint', 'splitmix64', 16); SELECT interlock.shard_table('u', 'other', 'k')")
     move.source.sql("SELECT interlock.forget_move_slot(%s)", move.slot)
     move.source.sql("SELECT interlock.unshard_table('t')")
