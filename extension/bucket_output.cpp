@@ -228,7 +228,7 @@ void look_up(Followed *followed, Relation relation) {
     const GuardedTable *guarded =
         relid == filter->marker ? nullptr : guarding(filter->tables, relid);
     if (relid == filter->marker || guarded != nullptr) {
-        followed->key_column = guarded == nullptr ? "move" : guarded->key_column;
+        followed->key_column = guarded == nullptr ? "move_id" : guarded->key_column;
         followed->key = attribute_of(relation, followed->key_column);
         const FormData_pg_attribute *attribute =
             TupleDescAttr(RelationGetDescr(relation), followed->key - 1);

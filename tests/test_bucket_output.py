@@ -10,7 +10,7 @@ from support.postgres import Postgres
 from support.shard import CLUSTER, Shard, refusal
 from support.wait import wait_until
 
-SETTINGS = {"log_min_messages": "warning", "wal_retrieve_retry_interval": "100ms", "max_replication_slots": "20", "max_wal_senders": "20", "max_logical_replication_workers": "10"}
+SETTINGS = {"log_min_messages": "warning", "wal_retrieve_retry_interval": "100ms"}
 MOVED, STAYS = 3, 2
 SLOT = "pg_create_logical_replication_slot"
 
@@ -94,13 +94,13 @@ class Move:
 
     def marker(self):
         self.attempts += 1
-        self.source.sql("INSERT INTO interlock.move_marker VALUES (%s, %s)", self.id, self.attempts)
+        self.source.sql("INSERT INTO interlock.move_marker VALUES (%s, %s, '')", self.id, self.attempts)
         return self.attempts
 
     def drain(self):
         """Until everything written on the source so far is on the target."""
         attempt = self.marker()
-        wait_until(lambda: self.target.value("SELECT true FROM interlock.move_marker WHERE move = %s AND attempt = %s", self.id, attempt), 20,
+        wait_until(lambda: self.target.value("SELECT true FROM interlock.move_marker WHERE move_id = %s AND fence = %s", self.id, attempt), 20,
                    "the marker is on the target")
 
     def keys(self, bucket, count=1, keyspace="account"):
@@ -218,7 +218,7 @@ def test_messages_markers_of_other_moves_and_other_tables_do_not_travel(move):
     move.publish(["t", "reference", "other"])
     move.source.sql(f"SELECT {SLOT}(%s, 'interlock')", move.slot)
     move.source.sql("SELECT pg_logical_emit_message(true, 'x', 'y')")
-    move.source.sql("INSERT INTO interlock.move_marker VALUES (gen_random_uuid(), 1)")
+    move.source.sql("INSERT INTO interlock.move_marker VALUES (gen_random_uuid(), 1, '')")
     for table in ("other", "reference"):
         move.source.sql(f"INSERT INTO {table} VALUES (%s)", move.keys(MOVED)[0])
     assert changes(move.source, move.slot, move.slot, ", 'messages', 'true'") == []

@@ -3,24 +3,14 @@
 -- The library reads this table by column position.
 CREATE TABLE interlock.move_slot (
     slot_name name PRIMARY KEY,
-    move uuid NOT NULL,
+    move_id uuid NOT NULL,
     keyspace text NOT NULL,
     buckets integer[] NOT NULL CHECK (cardinality(buckets) > 0 AND array_ndims(buckets) = 1 AND array_position(buckets, NULL) IS NULL),
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE interlock.move_slot IS 'replication slots of moves, recorded before they are made: the output plugin finds the buckets to follow by the slot''s name';
-COMMENT ON COLUMN interlock.move_slot.move IS 'the move; of the marker rows, those with this id travel';
+COMMENT ON COLUMN interlock.move_slot.move_id IS 'the move; of the rows of interlock.move_marker, those with this id travel';
 COMMENT ON COLUMN interlock.move_slot.buckets IS 'the rows of which buckets of the keyspace travel';
-
--- A row inserted here reaches the target behind every change that was committed before it.
-CREATE TABLE interlock.move_marker (
-    move uuid NOT NULL,
-    attempt integer NOT NULL,
-    written_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (move, attempt)
-);
-COMMENT ON TABLE interlock.move_marker IS 'written on the source when its buckets are fenced; once the row is on the target, so is everything before it';
-COMMENT ON COLUMN interlock.move_marker.attempt IS 'a move whose fence was given up fences again, and needs a marker of its own';
 
 -- A slot that is read again must be filtered as it was before.
 CREATE FUNCTION interlock.keep_move_slot() RETURNS trigger
@@ -72,7 +62,7 @@ CREATE TRIGGER keep_followed_tables BEFORE INSERT OR UPDATE OR DELETE ON interlo
     FOR EACH ROW EXECUTE FUNCTION interlock.keep_followed_tables();
 ALTER TABLE interlock.guarded_table ENABLE ALWAYS TRIGGER keep_followed_tables;
 
-CREATE FUNCTION interlock.record_move_slot(slot_name name, move uuid, keyspace text, buckets integer[]) RETURNS void
+CREATE FUNCTION interlock.record_move_slot(slot_name name, move_id uuid, keyspace text, buckets integer[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -96,15 +86,15 @@ BEGIN
     END IF;
     -- Whoever is about to shard a table, or to give one up, ends first.
     LOCK TABLE interlock.guarded_table IN SHARE MODE;
-    INSERT INTO interlock.move_slot AS m (slot_name, move, keyspace, buckets)
-    VALUES (record_move_slot.slot_name, record_move_slot.move, record_move_slot.keyspace, wanted)
+    INSERT INTO interlock.move_slot AS m (slot_name, move_id, keyspace, buckets)
+    VALUES (record_move_slot.slot_name, record_move_slot.move_id, record_move_slot.keyspace, wanted)
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         SELECT * INTO recorded FROM interlock.move_slot m WHERE m.slot_name = record_move_slot.slot_name;
-        IF (recorded.move, recorded.keyspace, recorded.buckets) IS DISTINCT FROM (record_move_slot.move, record_move_slot.keyspace, wanted) THEN
+        IF (recorded.move_id, recorded.keyspace, recorded.buckets) IS DISTINCT FROM (record_move_slot.move_id, record_move_slot.keyspace, wanted) THEN
             RAISE EXCEPTION 'replication slot "%" is recorded for something else', record_move_slot.slot_name
                 USING ERRCODE = 'duplicate_object',
-                      DETAIL = format('It follows %s buckets of keyspace "%s" for move %s.', cardinality(recorded.buckets), recorded.keyspace, recorded.move);
+                      DETAIL = format('It follows %s buckets of keyspace "%s" for move %s.', cardinality(recorded.buckets), recorded.keyspace, recorded.move_id);
         END IF;
     END IF;
 END

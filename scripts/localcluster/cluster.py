@@ -22,7 +22,11 @@ BUCKETS = 16
 SETTINGS = {
     "shared_buffers": "64MB",
     "max_connections": "100",
-    "wal_level": "logical",
+    # Enough for a few moves of buckets at once.
+    "max_replication_slots": "20",
+    "max_wal_senders": "20",
+    "max_logical_replication_workers": "8",
+    "max_worker_processes": "16",
     "log_line_prefix": "%m [%p] %u@%d ",
 }
 
