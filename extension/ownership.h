@@ -27,8 +27,8 @@ struct Keyspace {
     std::int32_t *since;     ///< the same: route version under which an owned one came here, or 0
     std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or
                              ///< 0; then, as one more: that of a lock for writing on its tables
-    std::int32_t shut;    ///< how many buckets are fenced or importing
-    std::int32_t moving;  ///< moves under way in which this shard takes part
+    std::int32_t shut;       ///< how many buckets are fenced or importing
+    std::int32_t moving;     ///< moves under way in which this shard takes part
 };
 
 inline std::string_view name_of(const Keyspace &keyspace) {
