@@ -18,6 +18,7 @@ from support import template
 from support.cluster import Cluster
 from support.drivers import Drivers
 from support.indexed import IndexedCluster
+from support.moving import MovingCluster
 from support.order_cluster import OrdersCluster
 from support.outbox import Outbox
 from support.postgres import Postgres
@@ -174,12 +175,16 @@ def changed_indexed(indexed):
 @pytest.fixture
 def make_cluster(owner, new_folder, request, router_binary):
     """A function that gives the test a cluster of its own: make_cluster(**options).up()."""
+    yield from makes(lambda **options: Cluster(new_folder(request.node.name[:60]), owner, **options))
+
+
+def makes(kind):
+    """A function that makes clusters; all go down at the end."""
     made = []
 
     def make(**options):
-        cluster = Cluster(new_folder(request.node.name[:60]), owner, **options)
-        made.append(cluster)
-        return cluster
+        made.append(kind(**options))
+        return made[-1]
 
     yield make
     faults = []
@@ -191,6 +196,25 @@ def make_cluster(owner, new_folder, request, router_binary):
                 faults.append(str(fault))
         remove(cluster.base)
     assert not faults, "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def module_moving(owner, new_folder, request, router_binary):
+    """A cluster whose buckets are moved (support/moving.py), up once a module."""
+    yield from kept_up(MovingCluster(new_folder(request.module.__name__), owner, **getattr(request.module, "CLUSTER_OPTIONS", {})))
+
+
+@pytest.fixture
+def moving(module_moving):
+    """That cluster; moves are ended and buckets brought back afterwards."""
+    yield from lent(module_moving)
+    module_moving.restore()
+
+
+@pytest.fixture
+def make_moving(owner, new_folder, request, router_binary):
+    """A function that makes such a cluster for the test alone: make_moving(**options).up()."""
+    yield from makes(lambda **options: MovingCluster(new_folder(request.node.name[:60]), owner, **options))
 
 
 @pytest.fixture
