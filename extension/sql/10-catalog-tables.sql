@@ -8,11 +8,21 @@ CREATE TABLE interlock.cluster (
     id uuid NOT NULL,
     name text NOT NULL CHECK (name <> ''),
     route_version integer NOT NULL DEFAULT 0 CHECK (route_version >= 0),
-    created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+    created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
+    last_version integer NOT NULL DEFAULT 0 CHECK (last_version >= 0),
+    reserved_version integer CHECK (reserved_version > route_version AND reserved_version <= last_version),
+    reserved_move uuid CHECK (reserved_move IS NULL OR reserved_version IS NOT NULL),
+    announcement bigint NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX cluster_single_row ON interlock.cluster ((true));
 COMMENT ON TABLE interlock.cluster IS 'the cluster this catalog describes: no row or one';
 COMMENT ON COLUMN interlock.cluster.route_version IS 'number of the current route version; 0 = nothing published yet';
+COMMENT ON COLUMN interlock.cluster.last_version IS
+    'highest number of a route version ever reserved or published: shards may know it, so none is given out twice';
+COMMENT ON COLUMN interlock.cluster.reserved_version IS 'number that the next route version will have; nobody else may publish';
+COMMENT ON COLUMN interlock.cluster.reserved_move IS 'the move that reserved_version belongs to; null: it is that of an "interlock apply"';
+COMMENT ON COLUMN interlock.cluster.announcement IS
+    'counts what happens to announcements of moves, so that routers see in this row that one has come or gone';
 
 CREATE TABLE interlock.shard (
     id smallint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
@@ -138,15 +148,23 @@ ALTER TABLE interlock.keyspace ENABLE ALWAYS TRIGGER keep_keyspace;
 CREATE FUNCTION interlock.keep_shard() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    move_id uuid;
 BEGIN
     IF EXISTS (SELECT FROM interlock.route r WHERE r.shard = OLD.id)
        OR EXISTS (SELECT FROM interlock.assignment a WHERE a.shard = OLD.id) THEN
         RAISE EXCEPTION 'shard "%" has, or once had, buckets assigned to it', OLD.name USING ERRCODE = 'object_in_use';
     END IF;
+    SELECT m.id INTO move_id FROM interlock.move m
+     WHERE m.finished IS NULL AND OLD.id IN (m.from_shard, m.to_shard) ORDER BY m.began, m.id LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'shard "%" takes part in move %', OLD.name, move_id
+            USING ERRCODE = 'object_in_use', HINT = interlock.move_hint(move_id);
+    END IF;
     RETURN OLD;
 END
 $$;
-COMMENT ON FUNCTION interlock.keep_shard() IS 'trigger: shards stay while a map names them';
+COMMENT ON FUNCTION interlock.keep_shard() IS 'trigger: shards stay while a map or a move names them';
 CREATE TRIGGER keep_shard BEFORE DELETE ON interlock.shard
     FOR EACH ROW EXECUTE FUNCTION interlock.keep_shard();
 ALTER TABLE interlock.shard ENABLE ALWAYS TRIGGER keep_shard;

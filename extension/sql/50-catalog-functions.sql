@@ -274,6 +274,7 @@ AS $$
 DECLARE
     keyspace_row interlock.keyspace;
     member interlock.shard;
+    moving record;
     changed integer;
 BEGIN
     PERFORM interlock.lock_cluster();
@@ -289,6 +290,17 @@ BEGIN
             USING ERRCODE = 'wrong_object_type', DETAIL = 'Index databases own no buckets.';
     END IF;
     PERFORM interlock.check_bucket_numbers(keyspace_row.name, keyspace_row.buckets, buckets);
+    -- Where a bucket on the move belongs is the move's to say; until it has, where it is served.
+    SELECT b.bucket, m.id INTO moving
+      FROM interlock.move m CROSS JOIN LATERAL unnest(m.buckets) AS b(bucket)
+      JOIN interlock.route r ON r.keyspace = m.keyspace AND r.bucket = b.bucket AND r.valid_to IS NULL
+     WHERE m.finished IS NULL AND m.keyspace = keyspace_row.id AND b.bucket = ANY (assign.buckets)
+       AND r.shard <> member.id
+     ORDER BY b.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" is part of move %', moving.bucket, keyspace, moving.id
+            USING ERRCODE = 'object_in_use', HINT = interlock.move_hint(moving.id);
+    END IF;
     INSERT INTO interlock.assignment AS a (keyspace, bucket, shard)
     SELECT keyspace_row.id, b, member.id FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted
         ON CONFLICT ON CONSTRAINT assignment_pkey DO UPDATE SET shard = excluded.shard
@@ -330,7 +342,8 @@ BEGIN
     EXECUTE format('GRANT SELECT ON interlock.cluster, interlock.shard, interlock.keyspace, interlock.sharded_table, '
                    'interlock.table_column, interlock.declared_function, interlock.assignment, interlock.route, '
                    'interlock.route_version, interlock.global_index, interlock.dropped_index, interlock.shards, '
-                   'interlock.routes, interlock.route_versions, interlock.indexes TO %s', role);
+                   'interlock.routes, interlock.route_versions, interlock.indexes, interlock.moves, '
+                   'interlock.announced_move, interlock.shard_floors TO %s', role);
     EXECUTE format('GRANT EXECUTE ON FUNCTION interlock.client_verifier(text) TO %s', role);
 END
 $$;

@@ -52,10 +52,18 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     current_version integer := interlock.lock_cluster();
-    new_version integer := current_version + 1;
+    new_version integer := interlock.next_version();
     gap record;
     change record;
+    moving record;
 BEGIN
+    -- A number that was reserved is published by whom it was reserved for, and by nobody before: what that
+    -- one has done on the shards already goes with the number. An apply names it, a move has publish_move().
+    IF EXISTS (SELECT FROM interlock.cluster c WHERE c.reserved_move IS NOT NULL OR c.reserved_version <> expected_version
+                                                  OR c.reserved_version IS NOT NULL AND expected_version IS NULL) THEN
+        PERFORM interlock.refuse_reserved();
+    END IF;
+
     -- Hand-made edits do not take the cluster's lock; hold them off while the map is checked and copied.
     LOCK TABLE interlock.shard, interlock.keyspace, interlock.sharded_table, interlock.table_column,
                interlock.declared_function, interlock.global_index, interlock.assignment, interlock.route,
@@ -64,7 +72,7 @@ BEGIN
     IF expected_version <> new_version THEN
         RAISE EXCEPTION 'the next route version is %, not %', new_version, expected_version
             USING ERRCODE = 'serialization_failure',
-                  DETAIL = 'Somebody else has published meanwhile.', HINT = 'Look at the catalog again and retry.';
+                  DETAIL = 'Somebody else has published, or has had a number reserved.', HINT = 'Look at the catalog again and retry.';
     END IF;
     IF NOT EXISTS (SELECT FROM interlock.shard s WHERE s.role = 'shard') THEN
         RAISE EXCEPTION 'cannot publish a cluster without shards'
@@ -134,6 +142,19 @@ BEGIN
         END IF;
     END IF;
 
+    -- Not even on purpose: the copy of the bucket goes on, and would be activated beside the new owner.
+    SELECT k.name AS keyspace, r.bucket, m.id INTO moving
+      FROM interlock.move m CROSS JOIN LATERAL unnest(m.buckets) AS b(bucket)
+      JOIN interlock.route r ON r.keyspace = m.keyspace AND r.bucket = b.bucket AND r.valid_to IS NULL
+      JOIN interlock.assignment a ON a.keyspace = r.keyspace AND a.bucket = r.bucket AND a.shard <> r.shard
+      JOIN interlock.keyspace k ON k.id = r.keyspace
+     WHERE m.finished IS NULL
+     ORDER BY k.name, r.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" is part of move %', moving.bucket, moving.keyspace, moving.id
+            USING ERRCODE = 'object_in_use', HINT = interlock.move_hint(moving.id);
+    END IF;
+
     -- Who names the version has a use for the number (a floor may have been raised to it): always make it.
     IF expected_version IS NULL AND NOT interlock.declarations_changed()
        AND NOT EXISTS (SELECT FROM interlock.assignment a
@@ -153,7 +174,7 @@ BEGIN
       FROM interlock.assignment a
      WHERE NOT EXISTS (SELECT FROM interlock.route r
                         WHERE r.keyspace = a.keyspace AND r.bucket = a.bucket AND r.valid_to IS NULL);
-    UPDATE interlock.cluster SET route_version = new_version;
+    UPDATE interlock.cluster SET route_version = new_version, last_version = new_version, reserved_version = NULL;
     PERFORM pg_notify('interlock_route', new_version::text);
     RETURN new_version;
 END
