@@ -28,12 +28,13 @@ struct Section {
     std::string_view title;
 };
 
-constexpr std::array<Section, 8> sections{{
+constexpr std::array<Section, 9> sections{{
     {"catalog", "Catalog, where the route table is read from"},
     {"line", "Line protocol listener"},
     {"pg", "PostgreSQL listener"},
     {"backend", "Connections to the shards"},
     {"pool", "Pool of connections, per shard"},
+    {"routes", "While buckets change their shard"},
     {"scatter", "Statements that all shards answer together"},
     {"limits", "Limits of the process"},
     {"log", "Log"},
@@ -42,7 +43,7 @@ constexpr std::array<Section, 8> sections{{
 using enum SettingKind;
 using S = Settings;
 
-const std::array<SettingSpec, 44> table{{
+const std::array<SettingSpec, 45> table{{
     {"catalog", "conninfo", conninfo, &S::catalog_conninfo, 0, 0, true,
      "connection string of the catalog database, as libpq reads it; required"},
     {"catalog", "poll_interval", duration, &S::catalog_poll_interval, 10, hour, false,
@@ -119,6 +120,9 @@ const std::array<SettingSpec, 44> table{{
      "one attempt to connect, greeting included"},
     {"pool", "statement_timeout", duration, &S::statement_timeout, 1, day, false,
      "one statement; a longer one is cancelled"},
+
+    {"routes", "wait", duration, &S::routes_wait, 0, hour, false,
+     "how long a statement waits for the new shard of its bucket; 0: it fails at once"},
 
     {"scatter", "max_fan_out", count, &S::scatter_max_fan_out, 1, 1000, false,
      "shards of one statement at most"},

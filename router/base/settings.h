@@ -61,6 +61,9 @@ struct Settings {
     std::int64_t connect_timeout = 5000;     ///< one connection attempt, greeting included
     std::int64_t statement_timeout = 60000;  ///< one statement; then cancelled, R36
 
+    // [routes]  (while buckets change their shard)
+    std::int64_t routes_wait = 5000;  ///< a statement waits so long for its bucket's new shard
+
     // [scatter]  (statements that all shards answer together)
     std::size_t scatter_max_fan_out = 64;  ///< shards of one statement
     std::size_t scatter_max_rows = 10000;  ///< rows fetched from each shard: a page, LIMIT + OFFSET

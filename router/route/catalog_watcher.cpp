@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <system_error>
+#include <unistd.h>
 
 namespace interlock {
 
@@ -134,9 +135,18 @@ CatalogWatcher::CatalogWatcher(std::string conninfo, std::int64_t poll_interval,
 
 CatalogWatcher::~CatalogWatcher() {
     stopping_ = true;
+    look_now();
+    thread_.join();
+}
+
+void CatalogWatcher::look_now() {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-    thread_.join();
+}
+
+void CatalogWatcher::forget_wake() {
+    std::uint64_t times = 0;
+    [[maybe_unused]] const auto taken = ::read(wake_.get(), &times, sizeof times);
 }
 
 void CatalogWatcher::set_intervals(std::int64_t poll_interval, std::int64_t timeout) {
@@ -145,8 +155,13 @@ void CatalogWatcher::set_intervals(std::int64_t poll_interval, std::int64_t time
 }
 
 void CatalogWatcher::pause(std::int64_t milliseconds) {
-    pollfd fd{wake_.get(), POLLIN, 0};
-    (void)::poll(&fd, 1, static_cast<int>(milliseconds));
+    // Only the end cuts it short: a catalog that is away is not asked more often because many wait.
+    const std::int64_t until = Loop::clock() + milliseconds;
+    for (std::int64_t left = milliseconds; left > 0 && !stopping_; left = until - Loop::clock()) {
+        pollfd fd{wake_.get(), POLLIN, 0};
+        (void)::poll(&fd, 1, static_cast<int>(left));
+        forget_wake();
+    }
 }
 
 void CatalogWatcher::report(bool reachable, const std::string &error) {
@@ -197,6 +212,8 @@ void CatalogWatcher::watch_one_connection() {
     ControlConnection catalog(conninfo_, "interlock catalog", timeout_);
     catalog.execute("LISTEN interlock_route");
     while (!stopping_) {
+        forget_wake();  // before the look: what is asked for from here on is another one
+        if (stopping_) break;
         look(catalog);
         report(true, {});
         (void)catalog.wait_notification(poll_interval_, wake_.get());

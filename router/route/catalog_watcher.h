@@ -37,6 +37,9 @@ class CatalogWatcher {
     CatalogWatcher(const CatalogWatcher &) = delete;
     CatalogWatcher &operator=(const CatalogWatcher &) = delete;
 
+    /// Looks at the catalog as soon as it can, not at the next poll. Safe from any thread.
+    void look_now();
+
     /// Takes effect with the next poll.
     void set_intervals(std::int64_t poll_interval, std::int64_t timeout);
 
@@ -47,6 +50,7 @@ class CatalogWatcher {
     void reject(std::int32_t version, const std::string &why);
     void report(bool reachable, const std::string &error);
     void pause(std::int64_t milliseconds);
+    void forget_wake();
 
     std::string conninfo_;
     std::atomic<std::int64_t> poll_interval_;

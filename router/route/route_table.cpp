@@ -118,7 +118,7 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
     std::unordered_map<std::int32_t, ShardIndex> shard_index;
     for (const auto &row : rows.shards) {
         shard_index.emplace(row.id, static_cast<ShardIndex>(table->shards.size()));
-        table->shards.push_back({row.name, row.conninfo, row.index_only});
+        table->shards.push_back({row.name, row.conninfo, row.index_only, row.min_floor});
     }
 
     std::unordered_map<std::int32_t, std::uint16_t> keyspace_index;
@@ -160,6 +160,30 @@ Result<std::shared_ptr<const RouteTable>, std::string> RouteTable::build(const C
             if (keyspace.owner[bucket] == unassigned)
                 return format("bucket %zu of keyspace %s has no route", bucket,
                               keyspace.name.c_str());
+
+    if (rows.announced) {
+        const auto &row = *rows.announced;
+        const auto keyspace_at = lookup(keyspace_index, row.keyspace_id);
+        const auto from = lookup(shard_index, row.from_id), to = lookup(shard_index, row.to_id);
+        // A move of what this version does not have would be a later version's.
+        if (!keyspace_at || !from || !to || row.version <= rows.version)
+            return format("the announcement of version %d does not fit it", row.version);
+        const Keyspace &keyspace = table->keyspaces[*keyspace_at];
+        Announcement announced{row.version, *keyspace_at, *from, *to,
+                               std::vector<bool>(keyspace.owner.size())};
+        for (const std::int32_t bucket : row.buckets) {
+            if (bucket < 0 || bucket >= keyspace.buckets)
+                return format("version %d is announced with bucket %d of keyspace %s, which does "
+                              "not exist",
+                              row.version, bucket, keyspace.name.c_str());
+            if (keyspace.owner[static_cast<std::size_t>(bucket)] != *from)
+                return format("version %d is announced to take bucket %d of keyspace %s from a "
+                              "shard that does not have it",
+                              row.version, bucket, keyspace.name.c_str());
+            announced.buckets[static_cast<std::size_t>(bucket)] = true;
+        }
+        table->announced = std::move(announced);
+    }
 
     std::unordered_map<std::int32_t, std::optional<std::uint32_t>> table_index;
     std::unordered_map<std::int32_t, std::vector<Column>> columns;

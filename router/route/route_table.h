@@ -1,7 +1,7 @@
 // One complete route version: shards, keyspaces with their bucket-to-shard maps, tables.
 //
-// Immutable once built. A transaction keeps the table it began under, so tables are shared; a new
-// one replaces the current one only if route_replaces() says so.
+// Immutable once built. A transaction keeps the table it was pinned under, so tables are shared;
+// one replaces the table in force if its version is higher, or the same with another announcement.
 #pragma once
 
 #include "base/result.h"
@@ -23,6 +23,9 @@ struct Shard {
     std::string name;
     std::string conninfo;     ///< libpq connection string; may hold secrets, never logged
     bool index_only = false;  ///< holds global indexes, no buckets and no sharded tables
+    /// The version under which it last gave a bucket away, as the catalog's history has it. A shard
+    /// whose own floor is lower has lost that decision, and its buckets may have two owners.
+    std::int32_t min_floor = 0;
 };
 
 struct Keyspace {
@@ -81,6 +84,21 @@ struct Function {
     auto operator<=>(const Function &) const = default;
 };
 
+/// Buckets that are about to change their shard: what version `version` will be, should it come. It
+/// is the map it is announced with, with these buckets at `to`.
+///
+/// A statement whose keys are all proven to be in other buckets means the same under both versions,
+/// and may run in a session of either. One with a key in an announced bucket, or whose buckets are
+/// not known, must never run in a session of `version` before that is in force: the shard that
+/// gives the buckets away would take it for one that knows of it, and show rows that are not its
+/// own any more.
+struct Announcement {
+    std::int32_t version = 0;
+    std::uint16_t keyspace = 0;
+    ShardIndex from = 0, to = 0;
+    std::vector<bool> buckets;  ///< by bucket
+};
+
 /// The catalog's rows of one snapshot, as read; not yet known to be sound.
 struct CatalogRows {
     std::string cluster_id;
@@ -90,6 +108,7 @@ struct CatalogRows {
         std::int32_t id;
         std::string name, conninfo;
         bool index_only = false;
+        std::int32_t min_floor = 0;
     };
     struct KeyspaceRow {
         std::int32_t id;
@@ -128,6 +147,13 @@ struct CatalogRows {
     std::vector<RouteRow> routes;
     std::vector<Function> functions;
     std::vector<IndexRow> indexes;
+
+    struct AnnouncementRow {
+        std::int32_t version, keyspace_id, from_id, to_id;
+        std::vector<std::int32_t> buckets;
+    };
+    std::int64_t announcements = 0;  ///< counts every change of what is announced
+    std::optional<AnnouncementRow> announced;
 };
 
 class RouteTable {
@@ -146,6 +172,18 @@ class RouteTable {
     std::vector<Table> tables;
     std::vector<Function> functions;   ///< in order
     std::vector<GlobalIndex> indexes;  ///< by name
+    std::optional<Announcement> announced;
+
+    /// Whether the bucket is about to change its shard.
+    [[nodiscard]] bool is_announced(std::uint16_t keyspace, std::int32_t bucket) const {
+        return announced && announced->keyspace == keyspace &&
+               announced->buckets[static_cast<std::size_t>(bucket)];
+    }
+    /// The version of sessions for statements all of whose keys are in buckets that are not
+    /// announced: of any other, it is `version`.
+    [[nodiscard]] std::int32_t settled_version() const {
+        return announced ? announced->version : version;
+    }
 
     /// The global index of this name, ready or not; nullptr if there is none.
     [[nodiscard]] const GlobalIndex *find_index(std::string_view name) const;

@@ -139,6 +139,7 @@ class Server {
         watcher_ = std::make_unique<CatalogWatcher>(settings.catalog_conninfo,
                                                     settings.catalog_poll_interval,
                                                     settings.catalog_timeout, std::move(events));
+        worker_.look_at_catalog = [this] { watcher_->look_now(); };
     }
 
     Task<void> handle_signals() {

@@ -1,5 +1,7 @@
 #include "session/worker.h"
 
+#include "session/route_wait.h"
+
 namespace interlock {
 
 LoginPools &Routes::pools_for(std::string_view login) const {
@@ -23,6 +25,12 @@ void Worker::use_table(std::shared_ptr<const RouteTable> table) {
     routes_ = std::make_shared<const Routes>(std::move(table), pools_);
     catalog.rejected_version = -1;
     catalog.rejected_why.clear();
+    wake_route_waiters();
+}
+
+void Worker::wake_route_waiters() {
+    for (RouteWaiter *waiter : route_waiters_)
+        waiter->woken.set();
 }
 
 void Worker::remove_client(Client *client) {
@@ -33,6 +41,7 @@ void Worker::remove_client(Client *client) {
 void Worker::stop_soon(std::function<void()> finished) {
     stopping_ = true;
     finished_ = std::move(finished);
+    wake_route_waiters();
     if (clients_.empty()) {
         finished_();
         return;

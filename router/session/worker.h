@@ -10,11 +10,13 @@
 #include "sql/shape_cache.h"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <vector>
 
 namespace interlock {
 
@@ -73,7 +75,16 @@ struct IndexPageCounters {
     std::uint64_t filtered = 0;  ///< of those, the ones whose row was gone, or elsewhere
 };
 
+/// Statements that met a move of buckets, for STATUS.
+struct RouteCounters {
+    std::uint64_t held = 0;    ///< held back: their bucket was announced to move
+    std::uint64_t resent = 0;  ///< sent again: a shard refused them, having done nothing
+    std::uint64_t failed = 0;  ///< told to their client (40001), which has to begin again
+    std::size_t waiting = 0;   ///< for routes, now
+};
+
 class ClientAuth;
+class RouteWaiter;
 
 class Worker {
   public:
@@ -82,7 +93,7 @@ class Worker {
     Worker(const Worker &) = delete;
     Worker &operator=(const Worker &) = delete;
 
-    [[nodiscard]] Loop &loop() { return loop_; }
+    [[nodiscard]] Loop &loop() const { return loop_; }
     [[nodiscard]] const Settings &settings() const { return settings_; }
     /// Pools and sessions read the settings at each use, so this takes effect at once.
     void replace_settings(Settings settings) { settings_ = std::move(settings); }
@@ -96,6 +107,10 @@ class Worker {
 
     [[nodiscard]] sql::ShapeCache &shapes() { return shapes_; }
     CatalogState catalog;
+
+    /// Asks the catalog now, not at the next poll; set by whoever watches it.
+    std::function<void()> look_at_catalog;
+    RouteCounters moves;
 
     void add_client(Client *client) { clients_.insert(client); }
     void remove_client(Client *client);
@@ -122,8 +137,12 @@ class Worker {
     std::size_t buffered_bytes = 0;
 
   private:
+    friend class RouteWaiter;
+    void wake_route_waiters();
+
     Loop &loop_;
     Settings settings_;
+    std::vector<RouteWaiter *> route_waiters_;
     std::shared_ptr<Pools> pools_;
     std::shared_ptr<const Routes> routes_;
     sql::ShapeCache shapes_;
