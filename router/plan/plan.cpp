@@ -49,8 +49,8 @@ bool spells_value(std::uint32_t type_oid, std::string_view text) {
 
 }  // namespace
 
-Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
-                                 std::span<const Parameter> parameters, const RouteTable &routes) {
+Result<Place, Refusal> plan(const sql::Statement &statement, std::span<const Parameter> parameters,
+                            const RouteTable &routes) {
     if (parameters.size() != statement.parameters.size())
         return make_refusal(Code::R27,
                             format("parameters sent: %zu, placeholders in the statement: %zu",
@@ -59,6 +59,7 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
     const Keyspace &keyspace = routes.keyspaces[table.keyspace];
 
     std::optional<KeyTarget> target;
+    bool held = false;
     for (const std::uint16_t position : statement.keys) {
         const Parameter &value = parameters[position];
         const Column &column = table.columns[table.key_column];
@@ -69,6 +70,7 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
         if (!key) return wrong_value(position, column);
         KeyTarget found{table.keyspace, keyspace.bucket_of(*key), 0};
         found.shard = keyspace.owner[static_cast<std::size_t>(found.bucket)];
+        held = held || routes.is_announced(found.keyspace, found.bucket);
         if (!target)
             target = found;
         else if (target->shard != found.shard)
@@ -82,7 +84,7 @@ Result<ShardIndex, Refusal> plan(const sql::Statement &statement,
     }
     // An accepted data statement always names a key (R10 otherwise).
     if (!target) return make_refusal(Code::R10, "the statement names no shard key");
-    return target->shard;
+    return Place{target->shard, held};
 }
 
 }  // namespace interlock

@@ -52,7 +52,7 @@ class KeyReader {
     [[nodiscard]] Refusal take_refusal() { return std::move(refusal_); }
     [[nodiscard]] std::optional<Target> target() const {
         if (!first_) return std::nullopt;
-        return Target{first_->shard, table_index_, first_->bucket};
+        return Target{first_->shard, table_index_, first_->bucket, held_};
     }
 
   private:
@@ -220,6 +220,7 @@ class KeyReader {
         const Keyspace &keyspace = routes_.keyspaces[table_->keyspace];
         KeyTarget found{table_->keyspace, keyspace.bucket_of(key), 0};
         found.shard = keyspace.owner[static_cast<std::size_t>(found.bucket)];
+        held_ = held_ || routes_.is_announced(found.keyspace, found.bucket);
         // Equal hashes are equal buckets, which is all that matters to where a row belongs.
         if (source_->assigned && (several_hashes_ || !hash_ || *hash_ != key.hash))
             return refuse_assignment();
@@ -341,6 +342,7 @@ class KeyReader {
     std::optional<std::int64_t> hash_;  ///< of the keys so far
     bool several_hashes_ = false;
     std::optional<KeyTarget> first_;
+    bool held_ = false;
     std::uint32_t table_index_ = 0;
     Refusal refusal_;
 };

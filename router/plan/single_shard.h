@@ -33,6 +33,7 @@ struct Target {
     ShardIndex shard = 0;
     std::uint32_t table = 0;  ///< whose key decided, position in RouteTable::tables
     std::int32_t bucket = 0;  ///< of the first key
+    bool held = false;        ///< a key is in a bucket that is announced to move
 };
 
 /// The one shard the statement runs on. `facts` were found under `routes`. Nothing when any shard

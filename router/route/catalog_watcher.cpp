@@ -21,9 +21,21 @@ constexpr std::int64_t reconnect_cap = 2000;
 
 constexpr const char *current_version_query =
     "SELECT c.id::text, c.route_version, "
-    "COALESCE(EXTRACT(epoch FROM v.published_at)::text, '') "
+    "COALESCE(EXTRACT(epoch FROM v.published_at)::text, ''), c.announcement "
     "FROM interlock.cluster c "
     "LEFT JOIN interlock.route_version v ON v.version OPERATOR(pg_catalog.=) c.route_version";
+
+std::optional<CatalogRows::AnnouncementRow> read_announcement(ControlConnection &catalog) {
+    const Rows rows =
+        catalog.query("SELECT a.route_version, a.keyspace, a.from_shard, a.to_shard, b.bucket "
+                      "FROM interlock.announced_move a, pg_catalog.unnest(a.buckets) b(bucket)");
+    if (rows.empty()) return std::nullopt;
+    CatalogRows::AnnouncementRow announced{
+        rows.int32(0, 0), rows.int32(0, 1), rows.int32(0, 2), rows.int32(0, 3), {}};
+    for (int i = 0; i < rows.size(); ++i)
+        announced.buckets.push_back(rows.int32(i, 4));
+    return announced;
+}
 
 }  // namespace
 
@@ -34,6 +46,7 @@ CatalogRows read_catalog(ControlConnection &catalog) {
     rows.cluster_id = cluster.text(0, 0);
     rows.version = cluster.int32(0, 1);
     rows.published = cluster.text(0, 2);
+    rows.announcements = cluster.int64(0, 3);
 
     // As published with this version, not as staged since: two routers that work under one version
     // must mean the same by it.
@@ -53,6 +66,11 @@ CatalogRows read_catalog(ControlConnection &catalog) {
     for (int i = 0; i < shards.size(); ++i)
         rows.shards.push_back({shards.int32(i, 0), shards.text(i, 1), shards.text(i, 2),
                                shards.view(i, 3) == "index"});
+    // How low a shard's own floor may be is not declared: what has happened says it.
+    const Rows floors = catalog.query("SELECT shard, min_floor FROM interlock.shard_floors");
+    for (int i = 0; i < floors.size(); ++i)
+        for (auto &shard : rows.shards)
+            if (shard.id == floors.int32(i, 0)) shard.min_floor = floors.int32(i, 1);
 
     const Rows keyspaces = published("keyspaces",
                                      "(d ->> 'id')::int, d ->> 'name', d ->> 'key_type', "
@@ -118,6 +136,7 @@ CatalogRows read_catalog(ControlConnection &catalog) {
         catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
                       "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
                       {version});
+    rows.announced = read_announcement(catalog);
     rows.routes.reserve(static_cast<std::size_t>(routes.size()));
     for (int i = 0; i < routes.size(); ++i)
         rows.routes.push_back({routes.int32(i, 0), routes.int32(i, 1), routes.int32(i, 2)});
@@ -187,6 +206,10 @@ void CatalogWatcher::reject(std::int32_t version, const std::string &why) {
     events_.rejected(version, why);
 }
 
+bool CatalogWatcher::just_rejected(std::int32_t version) const {
+    return version == rejected_version_ && Loop::clock() < next_full_look_;
+}
+
 void CatalogWatcher::run() {
     std::int64_t delay = reconnect_first;
     while (!stopping_) {
@@ -236,18 +259,25 @@ void CatalogWatcher::look(ControlConnection &catalog) {
         const std::string_view published = cluster.view(0, 2);
         if (!published.empty() && !current_published_.empty() && published != current_published_)
             reject(version, "it was published twice: the catalog's is not the one in force");
+        else if (cluster.int64(0, 3) != current_announcements_ && !just_rejected(version))
+            read(catalog);
         return;
     }
     if (version < current_version_) {
         reject(version, format("it is older than version %d", current_version_));
         return;
     }
-    if (version == rejected_version_ && Loop::clock() < next_full_look_) return;
+    if (!just_rejected(version)) read(catalog);
+}
 
+// A new version, or the one in force with another announcement.
+void CatalogWatcher::read(ControlConnection &catalog) {
     ControlTransaction transaction(catalog, "ISOLATION LEVEL REPEATABLE READ READ ONLY");
     const CatalogRows rows = read_catalog(catalog);
     transaction.commit();
-    if (rows.version <= current_version_ ||
+    const bool announces =
+        rows.version == current_version_ && rows.announcements != current_announcements_;
+    if ((rows.version <= current_version_ && !announces) ||
         (!cluster_id_.empty() && rows.cluster_id != cluster_id_))
         return;  // changed between the two looks; the next one judges it
     auto table = RouteTable::build(rows);
@@ -255,13 +285,23 @@ void CatalogWatcher::look(ControlConnection &catalog) {
         reject(rows.version, table.error());
         return;
     }
+    const bool newer = rows.version != current_version_;
     current_version_ = rows.version;
+    current_announcements_ = rows.announcements;
     current_published_ = rows.published;
     rejected_version_ = 0;
     rejected_why_.clear();
     cluster_id_ = rows.cluster_id;
-    log_info("route version %d in force: %zu shards, %zu keyspaces, %zu tables", rows.version,
-             (*table)->shards.size(), (*table)->keyspaces.size(), (*table)->tables.size());
+    if (newer)
+        log_info("route version %d in force: %zu shards, %zu keyspaces, %zu tables", rows.version,
+                 (*table)->shards.size(), (*table)->keyspaces.size(), (*table)->tables.size());
+    if (rows.announced)
+        log_info("route version %d is announced: %zu buckets are about to move from shard %s to %s",
+                 rows.announced->version, rows.announced->buckets.size(),
+                 (*table)->shards[(*table)->announced->from].name.c_str(),
+                 (*table)->shards[(*table)->announced->to].name.c_str());
+    else if (!newer)
+        log_info("nothing is announced any more; route version %d stays in force", rows.version);
     events_.replaced(std::move(*table));
 }
 

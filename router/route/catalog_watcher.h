@@ -47,7 +47,9 @@ class CatalogWatcher {
     void run();
     void watch_one_connection();
     void look(class ControlConnection &catalog);
+    void read(class ControlConnection &catalog);
     void reject(std::int32_t version, const std::string &why);
+    [[nodiscard]] bool just_rejected(std::int32_t version) const;
     void report(bool reachable, const std::string &error);
     void pause(std::int64_t milliseconds);
     void forget_wake();
@@ -61,6 +63,7 @@ class CatalogWatcher {
 
     // The thread's own.
     std::int32_t current_version_ = 0;
+    std::int64_t current_announcements_ = 0;
     std::string current_published_;  ///< when: tells a version from another of the same number
     std::string cluster_id_;
     std::int32_t rejected_version_ = 0;

@@ -234,7 +234,7 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     const std::shared_ptr<const Routes> routes = routes_in_use();
     auto planned = plan(*statement, parameters, *routes->table);
     if (!planned) co_return co_await refuse(std::move(planned.error()));
-    const ShardIndex shard = *planned;
+    const ShardIndex shard = planned->shard;
     const std::string &shard_name = routes->table->shards[shard].name;
     Reply answer = reply();
 

@@ -109,7 +109,7 @@ ShardIndex decide(sql::ShapeCache &cache, const std::shared_ptr<const RouteTable
     if (!statement) fail("the cache forgot a shape");
     const auto shard = plan(*statement, parameters, *routes);
     if (!shard) fail(shard.error().message.c_str());
-    return *shard;
+    return shard->shard;
 }
 
 void print(const char *name, const Figure &figure, const char *end) {

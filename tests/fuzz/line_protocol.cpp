@@ -127,13 +127,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t *data, std::size_t size
         check_refusal(shard.error());
         return 0;
     }
-    HOLDS(*shard < routes.shards.size());
+    HOLDS(shard->shard < routes.shards.size());
     // Each key leads to that shard by itself.
     for (const std::uint16_t position : statement->keys) {
         HOLDS(request.parameters[position].has_value());
         const auto key = parse_key(statement->table->key_type, *request.parameters[position]);
         HOLDS(key.has_value());
-        HOLDS(routes.keyspaces[statement->table->keyspace].shard_of(*key) == *shard);
+        HOLDS(routes.keyspaces[statement->table->keyspace].shard_of(*key) == shard->shard);
     }
     return 0;
 }

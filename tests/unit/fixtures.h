@@ -95,7 +95,7 @@ inline std::string shard_of(std::string_view text, const std::vector<Parameter> 
     if (!statement) return std::string(code_entry(statement.error().code).name);
     const auto shard = plan(*statement, parameters, *reference_table());
     if (!shard) return std::string(code_entry(shard.error().code).name);
-    return reference_table()->shards[*shard].name;
+    return reference_table()->shards[shard->shard].name;
 }
 
 }  // namespace interlock::test

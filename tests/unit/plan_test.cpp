@@ -150,8 +150,36 @@ TEST(Plan, FollowsTheMapItIsGiven) {
         const std::vector<Parameter> parameters = {key};
         const auto shard = plan(*statement, parameters, *table);
         ASSERT_TRUE(shard);
-        EXPECT_EQ(table->shards[*shard].name, "s1");
+        EXPECT_EQ(table->shards[shard->shard].name, "s1");
     }
+}
+
+TEST(Plan, AKeyInAnAnnouncedBucketIsHeld) {
+    auto rows = test::reference_rows();
+    const auto now = test::build(rows);
+    const std::string moving = keys_on("s0", 1)[0];
+    const std::int32_t bucket =
+        now->keyspaces[0].bucket_of(*parse_key(now->tables[0].key_type, moving));
+    ASSERT_EQ(now->shards[now->keyspaces[0].owner[static_cast<std::size_t>(bucket)]].name, "s0");
+    rows.announced = {rows.version + 3, rows.keyspaces[0].id, 1, 2, {bucket}};
+    const auto table = test::build(rows);
+    const auto held = [&](const std::vector<std::string> &keys) {
+        const auto statement =
+            sql::analyse_strict(keys.size() == 1 ? select_one : select_three, *table);
+        std::vector<Parameter> parameters(keys.begin(), keys.end());
+        const auto place = plan(*statement, parameters, *table);
+        return place && place->held;
+    };
+    std::vector<std::string> others;
+    for (const std::string &key : keys_on("s0", 200))
+        if (now->keyspaces[0].bucket_of(*parse_key(now->tables[0].key_type, key)) != bucket)
+            others.push_back(key);
+    EXPECT_TRUE(held({moving}));
+    EXPECT_FALSE(held({others[0]}));
+    EXPECT_FALSE(held({others[0], others[1], others[2]}));
+    EXPECT_TRUE(held({others[0], others[1], moving}));  // not the first key only
+    EXPECT_EQ(now->settled_version(), rows.version);
+    EXPECT_EQ(table->settled_version(), rows.version + 3);
 }
 
 }  // namespace
