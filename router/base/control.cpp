@@ -46,7 +46,7 @@ ControlError from_libpq(const std::string &sqlstate, const char *text) {
     return ControlError(sqlstate, message.empty() ? "connection lost" : message, detail);
 }
 
-ControlError from_result(const PGresult *result) {
+ControlError from_server(const PGresult *result) {
     const auto field = [result](int code) { return trimmed(PQresultErrorField(result, code)); };
     const std::string message = field(PG_DIAG_MESSAGE_PRIMARY);
     if (message.empty()) return from_libpq("08006", PQresultErrorMessage(result));
@@ -188,6 +188,10 @@ ControlConnection::ControlConnection(const std::string &conninfo,
     prepare_session();
 }
 
+ControlError ControlConnection::error_of(const PGresult *result) {
+    return from_server(result);
+}
+
 void ControlConnection::prepare_session() {
     // A decision must survive a crash (synchronous_commit), a check must see all rows or fail
     // (row_security), and the login's own defaults must not stand in the way of either. Compiling
@@ -271,7 +275,7 @@ Rows ControlConnection::run(std::int64_t timeout, const std::string &sql,
     const ExecStatusType status = PQresultStatus(last);
     if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK) {
         server_timeout_ = -1;  // a failed transaction takes SETs back
-        throw from_result(last);
+        throw error_of(last);
     }
     return rows;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -110,11 +111,22 @@ class ControlConnection {
     int backend_pid() const { return PQbackendPID(connection_.get()); }
     int server_version() const { return PQserverVersion(connection_.get()); }
 
+    /// The user and database of the session, as libpq has resolved them.
+    std::string user() const { return PQuser(connection_.get()); }
+    std::string database() const { return PQdb(connection_.get()); }
+
   private:
+    friend class CopyStream;  ///< control_copy.h
+    friend std::int64_t copy_rows(ControlConnection &from, const std::string &copy_out,
+                                  ControlConnection &to, const std::string &copy_in,
+                                  std::int64_t silence,
+                                  const std::function<void(std::int64_t, std::int64_t)> &progress);
+
     struct Finish {
         void operator()(PGconn *connection) const { PQfinish(connection); }
     };
 
+    static ControlError error_of(const PGresult *result);
     void prepare_session();
     void take_back(const std::string &sql) noexcept;
     Rows run(std::int64_t timeout, const std::string &sql, const std::vector<Param> &params);

@@ -124,6 +124,8 @@ class MoveSession {
     void connect_catalog();
     void find_members(const std::string &keyspace, const std::string &from, const std::string &to);
     void connect_shards();
+    [[nodiscard]] std::unique_ptr<ControlConnection> open_shard(ShardIndex shard,
+                                                                std::int64_t timeout) const;
 
     MoveRequest request_;
     std::shared_ptr<const RouteTable> routes_;

@@ -1,0 +1,34 @@
+// The target follows the source: how far it is behind, and whether it gets anywhere at all.
+#pragma once
+
+#include "tools/move_model.h"
+#include "tools/move_record.h"
+#include "tools/move_slot.h"
+
+namespace interlock {
+
+/// The slot has gone, or the WAL that it needs: the move has to copy again.
+class SlotLost : public ControlError {
+  public:
+    using ControlError::ControlError;
+};
+
+class MoveFollow {
+  public:
+    MoveFollow(MoveSession &session, MoveRecord &record, MoveStream &stream,
+               MoveObserver &observer);
+
+    /// Until what is written at the source is at the target `close` ms later. Throws SlotLost, or
+    /// ControlError if the target makes no headway for a minute.
+    void until_caught_up(std::int64_t close);
+
+  private:
+    std::string receiver_troubles();
+
+    MoveSession &session_;
+    MoveRecord &record_;
+    MoveStream &stream_;
+    MoveObserver &observer_;
+};
+
+}  // namespace interlock

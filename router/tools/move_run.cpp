@@ -1,0 +1,257 @@
+#include "tools/move_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "tools/bucket_set.h"
+#include "tools/move_clean.h"
+#include "tools/move_copy.h"
+#include "tools/move_follow.h"
+
+namespace interlock {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A move whose slot is lost copies again, so many times.
+constexpr int most_copies = 3;
+/// For servers that do not answer, in ms, as long as nothing goes on.
+constexpr std::int64_t trouble_patience = 60'000;
+constexpr milliseconds between_tries{500};
+/// Between two tries to fence, at first and at most.
+constexpr std::int64_t back_off_first = 500, back_off_cap = 30'000;
+
+std::int64_t now_ms() {
+    return std::chrono::duration_cast<milliseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+/// Servers that stop, start or cannot be reached.
+bool is_outage(const ControlError &error) {
+    return error.sqlstate.starts_with("08") || error.sqlstate.starts_with("57P");
+}
+
+}  // namespace
+
+MoveRun::MoveRun(const MoveRequest &request, MoveObserver &observer)
+    : request_(request), observer_(observer) {}
+
+MoveRun::~MoveRun() = default;
+
+MoveResult MoveRun::run() {
+    if (!begin()) return MoveResult::failed;
+    for (;;) {
+        try {
+            attach();
+            return carry_on();
+        } catch (const SlotLost &error) {
+            observer_.note(std::string(error.what()) + ": the rows have to be copied again");
+            if (++copies_ > most_copies) {
+                record_error(error);
+                throw;
+            }
+        } catch (const ControlError &error) {
+            if (!may_try_again(error)) {
+                record_error(error);
+                throw;
+            }
+            observer_.note(std::string(error.what()) + "; trying again");
+            std::this_thread::sleep_for(between_tries);
+        }
+    }
+}
+
+/// Finds the move, or records it, once it has passed the checks.
+bool MoveRun::begin() {
+    ControlConnection catalog(request_.catalog, "interlock move", request_.query_timeout);
+    if (const auto known = find_move(catalog, request_)) {
+        id_ = known->id;
+        observer_.began(*known, true);
+        return true;
+    }
+    session_ = std::make_unique<MoveSession>(request_);
+    id_ = catalog.query("SELECT pg_catalog.gen_random_uuid()").text(0, 0);
+    catalog.query("SELECT interlock.begin_move($1, $2, $3, $4, $5, "
+                  "pg_catalog.jsonb_build_object('keep_source', $6))",
+                  {Param::of_uuid(id_), Param::of_text(session_->keyspace().name),
+                   Param::of_int4_array(session_->buckets()), Param::of_text(session_->from().name),
+                   Param::of_text(session_->to().name), Param::of_int8(request_.keep_source)});
+    MoveRequest recorded;
+    recorded.id = id_;
+    observer_.began(*find_move(catalog, recorded), false);
+    return true;
+}
+
+/// Sessions that work, and nobody else at work on this move.
+void MoveRun::attach() {
+    if (!record_ || session_->catalog().broken() || session_->source().broken() ||
+        session_->target().broken()) {
+        switch_.reset();
+        stream_.reset();
+        record_.reset();
+        ControlConnection catalog(request_.catalog, "interlock move", request_.query_timeout);
+        MoveRequest recorded;
+        recorded.id = id_;
+        const Move move = *find_move(catalog, recorded);
+        session_ = std::make_unique<MoveSession>(request_, move);
+        record_ = std::make_unique<MoveRecord>(request_, *session_, id_, observer_);
+        stream_ = std::make_unique<MoveStream>(request_, *session_, *record_, observer_);
+        switch_ = std::make_unique<MoveSwitch>(request_, *session_, *record_, observer_);
+    }
+    // Of one that has just lost its connection, the session may live on for a moment.
+    record_->lock(request_.query_timeout);
+}
+
+MoveResult MoveRun::carry_on() {
+    const Move move = record_->read();
+    const MoveStep step = move_step_named(move.step).value_or(MoveStep::planned);
+    const HandoffState source = read_handoff(session_->source(), id_);
+    const HandoffState target = read_handoff(session_->target(), id_);
+    if (source.state == "aborted" || target.state == "aborted")
+        throw ControlError("55000", "move " + id_ + " is being taken back", {},
+                           "Finish that with --abort " + id_ + ".");
+    // Once its clean-up has begun, the shards may have forgotten it.
+    if (step >= MoveStep::routed) return finish();
+    if (source.state == "decided") {
+        switch_->drive_forward();
+        return finish();
+    }
+    switch_->give_up();
+    const bool copied = step >= MoveStep::copied && source.known && target.known &&
+                        stream_->slot_state().exists && !stream_->slot_state().lost;
+    if (!copied) {
+        if (step == MoveStep::planned) {
+            record_->begin(MoveStep::planned);
+            record_->reached(MoveStep::planned);
+        }
+        prepare();
+        start_anew(step);
+        copy();
+    }
+    if (!copied || !stream_->subscribed()) {
+        record_->begin(MoveStep::subscribed);
+        stream_->subscribe();
+        record_->reached(MoveStep::subscribed);
+    }
+    return follow_and_switch();
+}
+
+void MoveRun::prepare() {
+    record_->begin(MoveStep::prepared);
+    record_->making(session_->to(), "rows", session_->keyspace().name);
+    session_->source().query_within(
+        request_.scan_timeout, "SELECT interlock.begin_export($1, $2, $3, $4)",
+        {Param::of_text(session_->keyspace().name), Param::of_int4_array(session_->buckets()),
+         Param::of_text(session_->to().name), record_->id_param()});
+    session_->target().query_within(
+        request_.scan_timeout, "SELECT interlock.begin_import($1, $2, $3, $4)",
+        {Param::of_text(session_->keyspace().name), Param::of_int4_array(session_->buckets()),
+         Param::of_text(session_->from().name), record_->id_param()});
+    record_->reached(MoveStep::prepared);
+}
+
+/// What an earlier copy has left is of no use: its snapshot ended with its mover.
+void MoveRun::start_anew(MoveStep step) {
+    if (step <= MoveStep::prepared) return;
+    stream_->remove();
+    if (step >= MoveStep::slot) MoveCopy(request_, *session_, *record_, observer_).clear_target();
+}
+
+void MoveRun::copy() {
+    record_->begin(MoveStep::recorded_slot);
+    stream_->record_slot();
+    record_->reached(MoveStep::recorded_slot);
+    record_->begin(MoveStep::published_tables);
+    stream_->publish_tables();
+    record_->reached(MoveStep::published_tables);
+    record_->begin(MoveStep::slot);
+    const std::string snapshot = stream_->make_slot();
+    record_->reached(MoveStep::slot);
+    record_->begin(MoveStep::copied);
+    const std::int64_t rows = MoveCopy(request_, *session_, *record_, observer_).run(snapshot);
+    stream_->release();
+    record_->reached(MoveStep::copied, "{\"rows\": " + std::to_string(rows) + "}");
+}
+
+MoveResult MoveRun::follow_and_switch() {
+    MoveFollow follow(*session_, *record_, *stream_, observer_);
+    std::int64_t back_off = back_off_first;
+    for (int tried = 1;; ++tried) {
+        record_->begin(MoveStep::caught_up);
+        follow.until_caught_up(std::max<std::int64_t>(50, request_.max_pause / 4));
+        record_->reached(MoveStep::caught_up);
+        const auto held_up = switch_->attempt();
+        if (!held_up) return finish();
+        std::string why = held_up->reason;
+        for (const MoveHolder &holder : held_up->holders)
+            why += (&holder == held_up->holders.data() ? ": " : "; ") + holder.described();
+        record_->reached(MoveStep::caught_up, {}, why);
+        if (tried >= request_.tries) {
+            observer_.note("could not hand over " + buckets_phrase(session_->buckets()) + ": " +
+                           why);
+            return MoveResult::given_up;
+        }
+        observer_.note(why + "; trying again in " + std::to_string(back_off) + " ms");
+        std::this_thread::sleep_for(milliseconds(back_off));
+        back_off = std::min(back_off * 2, back_off_cap);
+    }
+}
+
+MoveResult MoveRun::finish() {
+    if (const auto comparison = switch_->compare_afterwards()) {
+        if (!comparison->equal) {
+            record_->reached(MoveStep::routed, "{\"difference\": true}", comparison->difference);
+        } else {
+            observer_.verified(comparison->rows);
+        }
+    }
+    const Move move = record_->read();
+    if (move.progress.find("\"difference\": true") != std::string::npos) {
+        observer_.note("the rows on shard \"" + session_->to().name +
+                       "\" are not those that shard \"" + session_->from().name + "\" had. " +
+                       move.error +
+                       " Nothing is cleaned up: compare them, and then run "
+                       "interlock move --clean " +
+                       id_);
+        return MoveResult::failed;
+    }
+    (void)MoveClean(request_, *session_, *record_, observer_).after_switch(false);
+    return MoveResult::done;
+}
+
+bool MoveRun::may_try_again(const ControlError &error) {
+    const bool broken = session_ && (session_->catalog().broken() || session_->source().broken() ||
+                                     session_->target().broken());
+    if (!broken && !is_outage(error)) return false;
+    const std::int64_t now = now_ms();
+    std::string step;
+    try {
+        if (record_ && !session_->catalog().broken()) step = record_->read().step;
+    } catch (const ControlError &) {
+        step = last_step_;
+    }
+    if (trouble_since_ == 0 || (!step.empty() && step != last_step_)) trouble_since_ = now;
+    if (!step.empty()) last_step_ = step;
+    return now - trouble_since_ < trouble_patience;
+}
+
+void MoveRun::record_error(const ControlError &error) noexcept {
+    try {
+        if (!record_) return;
+        const Move move = record_->read();
+        session_->catalog().query(
+            "SELECT interlock.record_step($1, $2, NULL, $3)",
+            {record_->id_param(), Param::of_text(move.step), Param::of_text(error.what())});
+    } catch (const std::exception &) {
+        // What stopped it is told anyway.
+    }
+}
+
+MoveResult run_move(const MoveRequest &request, MoveObserver &observer) {
+    return MoveRun(request, observer).run();
+}
+
+}  // namespace interlock

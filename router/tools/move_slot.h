@@ -1,0 +1,67 @@
+// What carries the changes of a move: what the slot lets through, the publication and the slot at
+// the source, the subscription at the target. Each is recorded before it is made.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <libpq-fe.h>
+
+#include "tools/move_model.h"
+#include "tools/move_record.h"
+
+namespace interlock {
+
+/// The slot as the source has it.
+struct SlotState {
+    bool exists = false;
+    bool lost = false;      ///< the source has thrown WAL away that it needs
+    bool active = false;    ///< somebody reads it
+    std::int64_t lag = -1;  ///< bytes of WAL that the target has not applied; -1: not known
+};
+
+class MoveStream {
+  public:
+    MoveStream(const MoveRequest &request, MoveSession &session, MoveRecord &record,
+               MoveObserver &observer);
+
+    /// The source's output plugin learns what the slot will let through.
+    void record_slot();
+    void publish_tables();
+
+    /// Makes the slot and returns the name of its snapshot, which can be taken until release().
+    /// Waits for the transactions under way at the source; tells the observer of them.
+    std::string make_slot();
+    void release() { creator_.reset(); }
+
+    void subscribe();
+    [[nodiscard]] bool subscribed();
+
+    [[nodiscard]] SlotState slot_state();
+
+    /// Removes the subscription, then the slot, then the publication, then what was recorded of
+    /// the slot: whatever of them there is. Throws ControlError.
+    void remove();
+
+  private:
+    struct Finish {
+        void operator()(PGconn *connection) const { PQfinish(connection); }
+    };
+
+    void connect_creator();
+    std::string create_slot();
+    void tell_who_is_waited_for();
+    void drop_subscription();
+    void drop_slot();
+
+    const MoveRequest &request_;
+    MoveSession &session_;
+    MoveRecord &record_;
+    MoveObserver &observer_;
+    std::unique_ptr<PGconn, Finish> creator_;
+};
+
+/// Text as an SQL literal, whatever standard_conforming_strings says.
+[[nodiscard]] std::string sql_literal(const std::string &text);
+
+}  // namespace interlock

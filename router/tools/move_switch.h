@@ -1,0 +1,78 @@
+// The part of a move that its writers feel: from the announcement to the new route version.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/move_model.h"
+#include "tools/move_record.h"
+#include "tools/move_verify.h"
+
+namespace interlock {
+
+/// What a shard knows of a move.
+struct HandoffState {
+    bool known = false;
+    std::string state;  ///< begun, fenced, decided; importing, active; aborted
+    std::int32_t version = 0;
+    std::int32_t fence = 0;
+};
+
+[[nodiscard]] HandoffState read_handoff(ControlConnection &shard, const std::string &id);
+
+/// A try that came to nothing and left nothing behind.
+struct MoveHeldUp {
+    std::string reason;
+    std::vector<MoveHolder> holders;
+};
+
+class MoveSwitch {
+  public:
+    MoveSwitch(const MoveRequest &request, MoveSession &session, MoveRecord &record,
+               MoveObserver &observer);
+
+    /// One try, from the announcement on. nullopt: the target has the buckets and it is published.
+    /// Throws ControlError; what has been decided by then, the source tells.
+    std::optional<MoveHeldUp> attempt();
+
+    /// What is decided is carried on: activation, publication. May be repeated.
+    void drive_forward();
+
+    /// Opens the fence, if there is one, and withdraws the number. May be repeated. Throws
+    /// ControlError 55000 if the move is decided.
+    void give_up();
+
+    /// What was found if both sides' snapshots were compared after the switch; nullopt: they were
+    /// compared before it, or could not be.
+    std::optional<MoveComparison> compare_afterwards();
+
+  private:
+    using Clock = std::chrono::steady_clock;
+
+    void prepare();
+    std::optional<MoveHeldUp> try_it();
+    std::vector<MoveHolder> wait_for(bool readers, std::int64_t timeout);
+    std::optional<MoveHeldUp> wait_for_writers();
+    bool end_sessions(const std::vector<MoveHolder> &holders);
+    bool drain(std::int32_t fence, Clock::time_point deadline);
+    std::optional<MoveHeldUp> verify();
+    void decide_and_publish();
+    void raise_sequences();
+    [[nodiscard]] std::int64_t left() const;  ///< ms until the pause is as long as it may be
+
+    const MoveRequest &request_;
+    MoveSession &session_;
+    MoveRecord &record_;
+    MoveObserver &observer_;
+    MoveVerifier verifier_;
+    std::unique_ptr<ControlConnection> waiter_;  ///< of the source; commits are not waited for
+    bool verify_before_ = false;
+    bool snapshots_ = false;
+    bool fenced_ = false;
+    Clock::time_point began_{};
+};
+
+}  // namespace interlock
