@@ -1,5 +1,6 @@
-// What a handoff needs of the server itself: waiting for transactions, and which keyspaces are on
-// the move. The steps are in sql/62-fence.sql.
+// What a handoff needs of the server itself: waiting for transactions, which keyspaces are on the
+// move, and what SQL is not told of the dropping of an index. The steps are in sql/62-fence.sql,
+// DDL meanwhile in sql/81-move-ddl.sql.
 #include "pg.h"
 
 extern "C" {
@@ -8,6 +9,7 @@ extern "C" {
 }
 
 #include "ownership.h"
+#include "table_scan.h"
 
 using namespace interlock;
 
@@ -75,4 +77,47 @@ INTERLOCK_FUNCTION(interlock_on_the_move) {
         if (ownership.keyspaces[i].moving > 0)
             names[count++] = CStringGetTextDatum(ownership.keyspaces[i].name);
     PG_RETURN_ARRAYTYPE_P(construct_array(names, count, TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+/// table_of_dropped_index(index oid) returns oid: null if there was no such index.
+INTERLOCK_FUNCTION(interlock_table_of_dropped_index) {
+    const Oid index = PG_GETARG_OID(0);
+    Oid table = InvalidOid;
+    ScanKeyData key;
+    ScanKeyInit(&key, Anum_pg_index_indexrelid, BTEqualStrategyNumber, F_OIDEQ,
+                ObjectIdGetDatum(index));
+    // The command's own snapshot does not show the row any more; it is there all the same.
+    scan_table(IndexRelationId, SnapshotAny, 1, &key, [&](const Datum *values, const bool *) {
+        table = DatumGetObjectId(values[Anum_pg_index_indrelid - 1]);
+    });
+    if (!OidIsValid(table)) PG_RETURN_NULL();
+    PG_RETURN_OID(table);
+}
+
+/// on_move_drop_index() returns event_trigger: before DROP INDEX.
+INTERLOCK_FUNCTION(interlock_on_move_drop_index) {
+    if (!CALLED_AS_EVENT_TRIGGER(fcinfo))
+        ereport(ERROR, (errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+                        errmsg("not called by event trigger manager")));
+    const Node *statement = reinterpret_cast<EventTriggerData *>(fcinfo->context)->parsetree;
+    if (!IsA(statement, DropStmt)) PG_RETURN_NULL();
+    const DropStmt *drop = reinterpret_cast<const DropStmt *>(statement);
+    const Ownership &ownership = current_ownership();
+    ListCell *cell;
+    foreach (cell, drop->objects) {
+        const RangeVar *name = makeRangeVarFromNameList(static_cast<List *>(lfirst(cell)));
+        const Oid index = RangeVarGetRelid(name, NoLock, true);
+        const Oid table = OidIsValid(index) ? IndexGetRelation(index, true) : InvalidOid;
+        const GuardedTable *guarded = OidIsValid(table) ? guarding(ownership, table) : nullptr;
+        const Keyspace *keyspace =
+            guarded == nullptr ? nullptr : find_keyspace(ownership, guarded->keyspace);
+        if (keyspace == nullptr || keyspace->moving == 0) continue;
+        ereport(ERROR,
+                (errcode(ERRCODE_OBJECT_IN_USE),
+                 errmsg("cannot drop index \"%s\" while buckets of keyspace \"%s\" are on the move",
+                        get_rel_name(index), keyspace->name),
+                 errdetail("It is an index of table \"%s\".", get_rel_name(table)),
+                 errhint("Retry when the moves have ended; interlock.handoffs shows them.")));
+    }
+    PG_RETURN_NULL();
 }

@@ -2,6 +2,7 @@
 
 #include "ownership.h"
 #include "table_scan.h"
+#include "write_rights.h"
 
 namespace interlock {
 
@@ -9,7 +10,6 @@ namespace interlock {
 Ownership ownership_copy::current;
 std::uint64_t ownership_copy::invalidations = 1;
 std::uint64_t ownership_copy::built_at = 0;
-std::uint32_t ownership_copy::writing_epoch = 1;
 
 namespace {
 
@@ -56,20 +56,6 @@ void relation_changed(Datum, Oid relid) {
         if (!ours) return;
     }
     ++invalidations;
-}
-
-// What a rolled-back part of a transaction wrote is gone, and its locks with it.
-void next_epoch() {
-    if (++ownership_copy::writing_epoch == 0) ownership_copy::writing_epoch = 1;
-}
-
-void on_transaction(XactEvent event, void *) {
-    if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-        next_epoch();
-}
-
-void on_subtransaction(SubXactEvent event, SubTransactionId, SubTransactionId, void *) {
-    if (event == SUBXACT_EVENT_ABORT_SUB) next_epoch();
 }
 
 bool resolve_tables() {
@@ -131,12 +117,7 @@ void add_keyspace(Ownership *fresh, Datum name, Datum key_type, Datum buckets, b
             MemoryContextAllocZero(context, sizeof(BucketState) * count));
         keyspace.since = static_cast<std::int32_t *>(
             MemoryContextAllocZero(context, sizeof(std::int32_t) * count));
-        keyspace.touched = static_cast<std::uint32_t *>(
-            MemoryContextAllocZero(context, sizeof(std::uint32_t) * (count + 1)));
-        // Which buckets this transaction has written to outlives the copy.
-        const Keyspace *before = find_keyspace(current, name_of(keyspace));
-        if (before != nullptr && before->touched != nullptr && before->buckets == keyspace.buckets)
-            std::memcpy(keyspace.touched, before->touched, sizeof(std::uint32_t) * (count + 1));
+        keyspace.rights = write_rights::make(keyspace.buckets, context);
     }
     fresh->keyspaces = extend(fresh->keyspaces, fresh->keyspace_count, context);
     fresh->keyspaces[fresh->keyspace_count++] = keyspace;
@@ -199,8 +180,11 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
             Keyspace *keyspace = const_cast<Keyspace *>(
                 find_keyspace(*fresh, {VARDATA_ANY(text_name), VARSIZE_ANY_EXHDR(text_name)}));
             const char state = *VARDATA_ANY(DatumGetTextPP(values[handoff_state - 1]));
-            // begun, fenced, importing; not decided, active, aborted
-            if (keyspace != nullptr && (state == 'b' || state == 'f' || state == 'i'))
+            // begun, fenced, importing; not decided, active, aborted. A copy of a shard, restored
+            // from a dump, takes no part in the moves of the original; indexes are still to be made
+            // there.
+            if (keyspace != nullptr && !fresh->restored &&
+                (state == 'b' || state == 'f' || state == 'i'))
                 ++keyspace->moving;
         });
     there = there && scan_table(watched[guarded_table], snapshot, 0, nullptr,
@@ -220,8 +204,7 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
 void ownership_copy::rebuild() {
     if (!callback_registered) {
         CacheRegisterRelcacheCallback(relation_changed, static_cast<Datum>(0));
-        RegisterXactCallback(on_transaction, nullptr);
-        RegisterSubXactCallback(on_subtransaction, nullptr);
+        write_rights::watch_transactions();
         callback_registered = true;
     }
     // What is palloc'd while reading goes to a context of its own, so that a rebuild in the middle
@@ -253,6 +236,9 @@ void ownership_copy::rebuild() {
         if (complete && invalidations == seen) {
             MemoryContext replaced = current_context;
             fresh.generation = current.generation + 1;
+            for (int i = 0; i < fresh.keyspace_count; ++i)
+                if (const Keyspace *before = find_keyspace(current, name_of(fresh.keyspaces[i])))
+                    write_rights::take_over(*before, fresh.keyspaces[i]);
             current = fresh;
             current_context = context;
             building_context = nullptr;
@@ -283,21 +269,6 @@ const Keyspace *require_keyspace(const Ownership &ownership, std::string_view na
     return keyspace;
 }
 
-void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket) {
-    const std::uint32_t epoch = ownership_copy::writing_epoch;
-    std::uint32_t *locked = &keyspace.touched[keyspace.buckets];
-    // Anybody may call refuse_write() without writing: the lock is what counts. (A partition that
-    // is written to by its own name does not: then the transaction has no right to go on.)
-    for (int i = 0; *locked != epoch && i < ownership.guarded_count; ++i) {
-        const GuardedTable &table = ownership.guarded[i];
-        if (std::strcmp(table.keyspace, keyspace.name) != 0) continue;
-        LOCKTAG tag;
-        SET_LOCKTAG_RELATION(tag, MyDatabaseId, table.relid);
-        if (lock_held_by_me(&tag, RowExclusiveLock)) *locked = epoch;
-    }
-    if (*locked == epoch) keyspace.touched[bucket] = epoch;
-}
-
 BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {
     BucketDetails details = {};
     if (!OidIsValid(watched[bucket_state])) return details;
@@ -305,15 +276,18 @@ BucketDetails read_bucket_details(const char *keyspace, std::int32_t bucket) {
     ScanKeyEntryInitialize(&keys[0], 0, state_keyspace, BTEqualStrategyNumber, InvalidOid,
                            C_COLLATION_OID, F_TEXTEQ, CStringGetTextDatum(keyspace));
     ScanKeyInit(&keys[1], state_bucket, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(bucket));
-    scan_table(
-        watched[bucket_state], nullptr, 2, keys, [&](const Datum *values, const bool *nulls) {
-            if (!nulls[state_peer - 1]) details.peer = TextDatumGetCString(values[state_peer - 1]);
-            if (!nulls[state_route_version - 1])
-                details.route_version = DatumGetInt32(values[state_route_version - 1]);
-            if (!nulls[state_until - 1])
-                details.until =
-                    pstrdup(timestamptz_to_str(DatumGetTimestampTz(values[state_until - 1])));
-        });
+    scan_table(watched[bucket_state], nullptr, 2, keys,
+               [&](const Datum *values, const bool *nulls) {
+                   if (!nulls[state_peer - 1])
+                       details.peer = TextDatumGetCString(values[state_peer - 1]);
+                   if (!nulls[state_route_version - 1])
+                       details.route_version = DatumGetInt32(values[state_route_version - 1]);
+                   if (!nulls[state_until - 1]) {
+                       const TimestampTz until = DatumGetTimestampTz(values[state_until - 1]);
+                       details.until = pstrdup(timestamptz_to_str(until));
+                       details.expired = until <= GetCurrentTimestamp();
+                   }
+               });
     return details;
 }
 

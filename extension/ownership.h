@@ -17,6 +17,14 @@ namespace interlock {
 /// State of a bucket; none: it has no row, and is not this shard's.
 enum class BucketState : std::uint8_t { none, owned, fenced, moved, importing };
 
+/// What the transaction under way may do behind a fence; see write_rights.h. Each number is the
+/// epoch in which it was written down, and good in that epoch only.
+struct WriteRights {
+    std::uint32_t table_locked;  ///< a lock for writing on a table of the keyspace is held
+    std::uint32_t rows_locked;   ///< rows of a table of the keyspace are locked
+    std::uint32_t written[1];    ///< one a bucket: written to while it was owned
+};
+
 struct Keyspace {
     const char *name;  ///< with a NUL behind it
     std::size_t name_length;
@@ -24,11 +32,10 @@ struct Keyspace {
     std::int32_t buckets;
     BucketState
         *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
-    std::int32_t *since;     ///< the same: route version under which an owned one came here, or 0
-    std::uint32_t *touched;  ///< the same: writing_epoch of the last write while it was owned, or
-                             ///< 0; then, as one more: that of a lock for writing on its tables
-    std::int32_t shut;       ///< how many buckets are fenced or importing
-    std::int32_t moving;     ///< moves under way in which this shard takes part
+    std::int32_t *since;  ///< the same: route version under which an owned one came here, or 0
+    WriteRights *rights;  ///< the same
+    std::int32_t shut;    ///< how many buckets are fenced or importing
+    std::int32_t moving;  ///< moves under way in which this shard takes part
 };
 
 inline std::string_view name_of(const Keyspace &keyspace) {
@@ -62,7 +69,6 @@ namespace ownership_copy {
 extern Ownership current;
 extern std::uint64_t invalidations;  ///< messages that concern the copy, so far
 extern std::uint64_t built_at;       ///< value of `invalidations` that the copy is good for
-extern std::uint32_t writing_epoch;  ///< another one in each transaction, and after each rollback
 void rebuild();
 }  // namespace ownership_copy
 #pragma GCC visibility pop
@@ -83,23 +89,6 @@ inline const Ownership &current_ownership() {
     return known_ownership();
 }
 
-/// The first time in a transaction; see note_write().
-void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket);
-
-/// Remembers that this transaction writes to an owned bucket, if it holds a lock for writing on a
-/// table of the keyspace: that it keeps (a savepoint that is rolled back makes it forget), and it
-/// is what a fence waits for.
-inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket) {
-    if (unlikely(keyspace.touched[bucket] != ownership_copy::writing_epoch))
-        note_first_write(ownership, keyspace, bucket);
-}
-
-/// Whether this transaction has written to the bucket while it was owned. If it is fenced by now,
-/// the fence waits for this transaction, which so may write to it until it ends.
-inline bool has_written(const Keyspace &keyspace, std::int32_t bucket) {
-    return keyspace.touched != nullptr && keyspace.touched[bucket] == ownership_copy::writing_epoch;
-}
-
 /// The keyspace of that name, or nullptr.
 const Keyspace *find_keyspace(const Ownership &ownership, std::string_view name);
 
@@ -111,6 +100,7 @@ struct BucketDetails {
     const char *peer;            ///< nullptr when none is recorded
     std::int32_t route_version;  ///< 0 when none is recorded
     const char *until;           ///< text form, nullptr when none is recorded
+    bool expired;                ///< `until` has passed by this server's clock
 };
 
 /// Reads the row again (newest snapshot); all-empty when there is none.

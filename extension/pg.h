@@ -50,6 +50,8 @@ extern "C" {
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "nodes/plannodes.h"
+#include "parser/parsetree.h"
 #include "replication/logical.h"
 #include "replication/logicalworker.h"
 #include "replication/output_plugin.h"
@@ -58,6 +60,7 @@ extern "C" {
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "tcop/utility.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -117,6 +120,19 @@ extern "C" {
 #else
 #define relation_file(relation) ((relation)->rd_node.relNode)
 #endif
+
+// The same as a locator, and where a sequence's log record has it.
+#if PG_VERSION_NUM >= 160000
+#define relation_locator(relation) ((relation)->rd_locator)
+#define sequence_file(record) ((record).locator)
+#else
+#define relation_locator(relation) ((relation)->rd_node)
+#define sequence_file(record) ((record).node)
+#endif
+
+// START_CRIT_SECTION() and END_CRIT_SECTION() are not C++20.
+#define begin_critical_section() (CritSectionCount = CritSectionCount + 1)
+#define end_critical_section() (CritSectionCount = CritSectionCount - 1)
 
 #if PG_VERSION_NUM >= 170000
 #define lock_held_by_me(tag, mode) LockHeldByMe(tag, mode, false)

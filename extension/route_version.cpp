@@ -4,6 +4,7 @@
 #include "guc.h"
 #include "ownership.h"
 #include "route_version.h"
+#include "write_rights.h"
 
 namespace interlock {
 
@@ -44,6 +45,8 @@ void on_executor_start(QueryDesc *query, int flags) {
             if (entry->rtekind == RTE_RELATION) check_relation(*ownership, entry->relid);
         }
     }
+    if (unlikely(query->plannedstmt->rowMarks != NIL) && !IsParallelWorker())
+        write_rights::note_row_locks(query->plannedstmt);
     if (previous_executor_start != nullptr)
         previous_executor_start(query, flags);
     else

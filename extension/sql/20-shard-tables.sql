@@ -61,6 +61,8 @@ CREATE TABLE interlock.handoff (
     until timestamptz,
     waited boolean NOT NULL DEFAULT false,
     token uuid,
+    decided_by xid8,
+    decision_seen timestamptz,
     previous jsonb NOT NULL DEFAULT '[]',
     began timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -69,6 +71,8 @@ COMMENT ON TABLE interlock.handoff IS 'moves of buckets that this shard has to d
 COMMENT ON COLUMN interlock.handoff.fence IS 'how many times the buckets were fenced for this move';
 COMMENT ON COLUMN interlock.handoff.waited IS 'whether no writer from before the fence is left';
 COMMENT ON COLUMN interlock.handoff.token IS 'source: secret of the fence, given out by decide_handoff() only; the marker carries its hash';
+COMMENT ON COLUMN interlock.handoff.decided_by IS 'source: the transaction that decided';
+COMMENT ON COLUMN interlock.handoff.decision_seen IS 'source: by then the decision was committed; see older_transactions()';
 COMMENT ON COLUMN interlock.handoff.previous IS 'target: rows of bucket_state as they were before, for abort_import()';
 
 -- Travels with the rows of the buckets: where it has arrived, everything before it has.

@@ -343,7 +343,8 @@ BEGIN
                   DETAIL = format('Of its %s buckets %s are still fenced.', cardinality(handoff.buckets), changed);
     END IF;
     UPDATE interlock.shard_identity SET floor = handoff.route_version;
-    UPDATE interlock.handoff h SET state = 'decided', until = NULL, changed = clock_timestamp() WHERE h.move_id = handoff.move_id;
+    UPDATE interlock.handoff h SET state = 'decided', until = NULL, decided_by = pg_current_xact_id(), changed = clock_timestamp()
+     WHERE h.move_id = handoff.move_id;
     RETURN handoff.token;
 END
 $$;
@@ -382,7 +383,9 @@ COMMENT ON FUNCTION interlock.unfence_buckets(uuid) IS
     'source: fenced -> owned, for another try of the move; returns whether there was a fence. Nothing after the decision';
 
 CREATE FUNCTION interlock.expire_fences() RETURNS uuid[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- Whoever calls it has something better to do than to queue behind a mover.
+SET lock_timeout = '1s'
 AS $$
 DECLARE
     handoff interlock.handoff;
@@ -403,7 +406,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION interlock.expire_fences() IS
-    'source: fenced -> owned for every fence whose deadline has passed by this server''s clock; anybody who meets one may call it. Returns the moves';
+    'source: fenced -> owned for every fence whose deadline has passed by this server''s clock; everybody who meets one may call it. Returns the moves';
 
 CREATE FUNCTION interlock.abort_export(move_id uuid) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -555,6 +558,7 @@ BEGIN
             USING ERRCODE = 'object_in_use', DETAIL = format('Its state is %s.', handoff.state), HINT = 'Finish or abort it first.';
     END IF;
     DELETE FROM interlock.move_marker m WHERE m.move_id = handoff.move_id;
+    DELETE FROM interlock.clean_up_position p WHERE p.move_id = handoff.move_id;
     DELETE FROM interlock.handoff h WHERE h.move_id = handoff.move_id;
     RETURN true;
 END

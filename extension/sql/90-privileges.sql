@@ -22,6 +22,8 @@ GRANT EXECUTE ON FUNCTION
     interlock.refuse_write(text, anyelement, anyelement),
     interlock.guard(),
     interlock.guard_truncate(),
+    -- A mover that died must not leave a bucket shut: who meets its fence, opens it.
+    interlock.expire_fences(),
     -- So does the outbox's trigger; it records attached tables only.
     interlock.outbox_capture(),
     interlock.outbox_truncate(),

@@ -1,0 +1,54 @@
+// Which fenced buckets this transaction may go on writing to.
+//
+// A fence waits for every transaction that held a lock for writing (or for locking rows) on a table
+// of the keyspace when it came. Refusing the next statement of such a transaction would be an error
+// for nothing. So a transaction may go on writing to a fenced bucket if, while it held such a lock,
+// the bucket was owned: its lock is older than the fence, and it is waited for. That it remembers
+// for the buckets that it has written to, and for all buckets once it has locked rows (SELECT FOR
+// UPDATE): whoever locks a row means to write it, and which bucket the row is in is not known here.
+//
+// The lock must have been held all the time. A savepoint that is rolled back lets go of the locks
+// taken since; if one of those that count here is among them, all is forgotten.
+#pragma once
+
+#include "ownership.h"
+
+namespace interlock::write_rights {
+
+#pragma GCC visibility push(hidden)
+/// Marks what belongs to the transaction under way: another number in each, and after a rollback to
+/// a savepoint that took locks back. Never 0.
+extern std::uint32_t epoch;
+
+/// The first time in a transaction; see note_write().
+void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket,
+                      Oid relid);
+#pragma GCC visibility pop
+
+/// Follows the ends of transactions from now on. Once per process, before anything is noted.
+void watch_transactions();
+
+/// Remembers that this transaction writes to an owned bucket of a table; InvalidOid: of whichever
+/// table of the keyspace. It does so only if it holds a lock for writing on it, for the guard's
+/// functions can be called by anybody.
+inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket,
+                       Oid relid) {
+    if (unlikely(keyspace.rights->written[bucket] != epoch))
+        note_first_write(ownership, keyspace, bucket, relid);
+}
+
+/// Remembers that this transaction locks rows of tables of a statement that is about to run.
+void note_row_locks(const PlannedStmt *statement);
+
+/// Whether the transaction, which finds the bucket fenced, may write to it all the same.
+inline bool may_finish(const Keyspace &keyspace, std::int32_t bucket) {
+    return keyspace.rights->written[bucket] == epoch;
+}
+
+/// Memory for the rights in a keyspace of that many buckets, none given.
+WriteRights *make(std::int32_t buckets, MemoryContext context);
+
+/// Brings what the transaction may do from an older copy of the state to a new one.
+void take_over(const Keyspace &before, const Keyspace &after);
+
+}  // namespace interlock::write_rights
