@@ -8,6 +8,7 @@
 #include "tools/move_clean.h"
 #include "tools/move_copy.h"
 #include "tools/move_follow.h"
+#include "tools/move_preflight.h"
 
 namespace interlock {
 
@@ -73,6 +74,9 @@ bool MoveRun::begin() {
         return true;
     }
     session_ = std::make_unique<MoveSession>(request_);
+    const std::vector<MoveFinding> findings = preflight(*session_, request_);
+    if (!findings.empty()) observer_.found(findings);
+    if (has_refusal(findings)) return false;
     id_ = catalog.query("SELECT pg_catalog.gen_random_uuid()").text(0, 0);
     catalog.query("SELECT interlock.begin_move($1, $2, $3, $4, $5, "
                   "pg_catalog.jsonb_build_object('keep_source', $6))",
