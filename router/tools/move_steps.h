@@ -48,7 +48,7 @@ inline constexpr std::array<std::string_view, 20> move_step_names{
 }
 
 /// For tests: stops this process (SIGSTOP) if the environment's INTERLOCK_TEST_STOP is
-/// "before-STEP" or "after-STEP".
+/// "before-STEP" or "after-STEP"; the first time only.
 void stop_before(MoveStep step);
 void stop_after(MoveStep step);
 
