@@ -18,6 +18,7 @@ from support import template
 from support.cluster import Cluster
 from support.drivers import Drivers
 from support.indexed import IndexedCluster
+from support.move_case import MoveCase
 from support.moving import MovingCluster
 from support.order_cluster import OrdersCluster
 from support.outbox import Outbox
@@ -209,6 +210,17 @@ def moving(module_moving):
     """That cluster; moves are ended and buckets brought back afterwards."""
     yield from lent(module_moving)
     module_moving.restore()
+
+
+@pytest.fixture
+def move_case(module_moving):
+    """A move of one bucket under load on that cluster. It stays where a test has moved it, unless the test failed."""
+    catalog = module_moving.catalog
+    if catalog.process.poll() is not None or catalog.value("SELECT count(*) FROM interlock.moves WHERE finished IS NULL"):
+        module_moving.restore()
+    for cluster in lent(module_moving):
+        with MoveCase(cluster) as case:
+            yield case
 
 
 @pytest.fixture

@@ -36,6 +36,8 @@ def switch(cluster):
     cluster.assign([MOVED], "s1")
     version = cluster.publish(allow_owner_change=True)
     cluster.s0.sql("UPDATE interlock.bucket_state SET state = 'moved', peer = 's1', route_version = %s WHERE bucket = %s", version, MOVED)
+    # The routers would refuse a shard that has forgotten what it gave away.
+    cluster.s0.sql("UPDATE interlock.shard_identity SET floor = %s", version)
     cluster.s1.sql("INSERT INTO interlock.bucket_state (keyspace, bucket, state, route_version) VALUES ('accounts', %s, 'owned', %s)",
                    MOVED, version)
     return version

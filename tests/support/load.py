@@ -11,7 +11,7 @@ import time
 from random import Random
 
 from . import pgwire as w
-from .history import OK, REFUSED, TABLES, UNKNOWN, WRONG, Event, History, DECLARED  # noqa: F401
+from .history import OK, REFUSED, UNKNOWN, WRONG, Event, History
 from .pgclient import Closed, LoginRefused
 from .router import SLACK
 from .wait import wait_until
@@ -374,14 +374,15 @@ class Load:
             client.start()
         return self.progress(1)
 
-    def progress(self, steps=3, deadline=60):
-        """Waits until every client has had so many more things done."""
-        before = [client.done for client in self.clients]
+    def progress(self, steps=3, *groups, deadline=60):
+        """Waits until every client (of the groups, if any are named) has had so many more things done."""
+        clients = [client for client in self.clients if not groups or client.group in groups]
+        before = [client.done for client in clients]
 
         def all_went_on():
             faults = [f"{client.name}: {client.fault!r}" for client in self.clients if client.fault]
             assert not faults, "\n".join(faults)
-            return all(client.done >= done + steps for client, done in zip(self.clients, before))
+            return all(client.done >= done + steps for client, done in zip(clients, before))
 
         try:
             wait_until(all_went_on, deadline * SLACK, f"{steps} more steps of each client")

@@ -50,6 +50,10 @@ class MovingCluster(Cluster):
     def abort(self, move=None, expect=0):
         return move_to_its_end(self.catalog_conninfo(), "--abort", move or self.move_id(), expect=expect)
 
+    def clean(self, move=None):
+        """Ends a move that keeps its source's rows."""
+        return move_to_its_end(self.catalog_conninfo(), "--clean", move or self.move_id())
+
     def move_id(self):
         """Of the one move under way."""
         ((move,),) = self.catalog.sql("SELECT id::text FROM interlock.moves WHERE finished IS NULL")
@@ -59,12 +63,12 @@ class MovingCluster(Cluster):
         """The last recorded step of the one move under way."""
         return self.catalog.value("SELECT step FROM interlock.moves WHERE finished IS NULL")
 
-    def owner(self, bucket):
+    def where(self, bucket):
         return settled.routes(self)[bucket]
 
     def other(self, bucket):
         """Where a bucket of two shards can be moved."""
-        return next(shard for shard in self.shards if shard != self.owner(bucket))
+        return next(shard for shard in self.shards if shard != self.where(bucket))
 
     def states(self, bucket):
         return settled.states(self, bucket)

@@ -41,6 +41,7 @@ class Postgres(Instance):
     def __init__(self, base: Path, name, owner, settings=None):
         super().__init__(name, base / name, free_port(), base / f"{name}.log", owner)
         self.settings = {**SETTINGS, **(settings or {})}
+        self.env = {}  # what the server's environment has besides
         self.process = None
         self.log_checked = 0
         template.copy_to(self.data, owner)
@@ -51,7 +52,7 @@ class Postgres(Instance):
         self.log_file = self.log.open("ab")
         self.process = subprocess.Popen(
             self.owner.argv([self.bin / "postgres", "-D", self.data], die_with_parent="QUIT"),
-            cwd="/", env=self.owner.environment(), stdin=subprocess.DEVNULL,
+            cwd="/", env={**self.owner.environment(), **self.env}, stdin=subprocess.DEVNULL,
             stdout=self.log_file, stderr=self.log_file, start_new_session=True)
         return self
 

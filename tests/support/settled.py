@@ -13,7 +13,7 @@ ARTEFACTS = {
 }
 IN_THE_CATALOG = {
     "unfinished move": "SELECT format('%s at %s: %s', id, step, error) FROM interlock.moves WHERE finished IS NULL",
-    "announced or reserved": "SELECT id::text FROM interlock.moves WHERE announced OR finished IS NULL AND route_version IS NOT NULL",
+    "reserved number": "SELECT format('%s for %s', reserved_version, reserved_move) FROM interlock.cluster WHERE reserved_version IS NOT NULL",
     "recorded artefact": "SELECT format('%s %s on shard %s of %s', kind, name, shard, move) FROM interlock.move_artefact",
 }
 
