@@ -16,7 +16,8 @@ bool catalog_is_first() {
 }  // namespace
 
 /// greet(route_version integer, OUT cluster_id uuid, OUT shard text, OUT floor integer,
-///       OUT restored boolean, OUT catalog_first boolean, OUT extension_version text)
+///       OUT restored boolean, OUT catalog_first boolean, OUT extension_version text,
+///       OUT system_identifier bigint, OUT timeline integer)
 INTERLOCK_FUNCTION(interlock_greet) {
     TupleDesc description;
     if (get_call_result_type(fcinfo, nullptr, &description) != TYPEFUNC_COMPOSITE)
@@ -28,8 +29,8 @@ INTERLOCK_FUNCTION(interlock_greet) {
                     PGC_S_SESSION);
 
     const Ownership &ownership = current_ownership();
-    Datum values[6] = {};
-    bool nulls[6] = {};
+    Datum values[8] = {};
+    bool nulls[8] = {};
     pg_uuid_t cluster = ownership.cluster;
     if (ownership.is_shard) {
         values[0] = UUIDPGetDatum(&cluster);
@@ -42,6 +43,10 @@ INTERLOCK_FUNCTION(interlock_greet) {
     }
     values[4] = BoolGetDatum(catalog_is_first());
     values[5] = CStringGetTextDatum(INTERLOCK_VERSION);
+    values[6] = Int64GetDatum(static_cast<std::int64_t>(GetSystemIdentifier()));
+    // A standby has none of its own.
+    nulls[7] = RecoveryInProgress();
+    if (!nulls[7]) values[7] = Int32GetDatum(static_cast<std::int32_t>(GetWALInsertionTimeLine()));
     PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(description), values, nulls)));
 }
 

@@ -148,5 +148,6 @@ extern "C" {
 #endif
 
 #if PG_VERSION_NUM < 150000
+#define GetWALInsertionTimeLine() ThisTimeLineID
 #define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
 #endif

@@ -23,7 +23,9 @@ SELECT cluster_id, shard_name, floor, system_identifier = interlock.system_ident
        database_oid = (SELECT oid FROM pg_database WHERE datname = current_database()) AS this_database
   FROM interlock.shard_identity;
 INSERT INTO interlock.shard_identity SELECT * FROM interlock.shard_identity;
-SELECT * FROM interlock.greet(7);
+SELECT cluster_id, shard, floor, restored, catalog_first, extension_version,
+       system_identifier = interlock.system_identifier() AS this_server, timeline > 0 AS has_timeline
+  FROM interlock.greet(7);
 SHOW interlock.route_version;
 SET search_path = public, pg_catalog;
 SELECT catalog_first FROM interlock.greet(0);

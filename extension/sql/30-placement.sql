@@ -15,10 +15,11 @@ COMMENT ON FUNCTION interlock.owns(text, anyelement) IS
     'whether this shard owns the key''s bucket now (newest state, whatever the isolation level)';
 
 CREATE FUNCTION interlock.greet(route_version integer, OUT cluster_id uuid, OUT shard text, OUT floor integer,
-    OUT restored boolean, OUT catalog_first boolean, OUT extension_version text) RETURNS record
+    OUT restored boolean, OUT catalog_first boolean, OUT extension_version text,
+    OUT system_identifier bigint, OUT timeline integer) RETURNS record
 LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_greet';
 COMMENT ON FUNCTION interlock.greet(integer) IS
-    'sets interlock.route_version for the session and says which shard this is; for routers';
+    'sets interlock.route_version for the session and says which shard this is, on which server; timeline is NULL on a standby. For routers';
 
 CREATE FUNCTION interlock.key_family(type oid) RETURNS text
 LANGUAGE C STABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'interlock_key_family';

@@ -90,6 +90,16 @@ class Backend {
         defaults_ = std::move(defaults);
         surroundings_ = std::move(surroundings);
     }
+    /// What its server was when it was greeted, or asked again: see ShardServer.
+    [[nodiscard]] std::uint32_t server_generation() const { return server_generation_; }
+    [[nodiscard]] std::int32_t floor() const { return floor_; }
+    void set_server(std::uint32_t generation, std::int32_t floor) {
+        server_generation_ = generation;
+        floor_ = floor;
+    }
+    /// The session was told by other means.
+    void set_route_version(std::int32_t version) { route_version_ = version; }
+
     /// How its session began.
     [[nodiscard]] const std::shared_ptr<const LoginDefaults> &defaults() const { return defaults_; }
 
@@ -145,6 +155,8 @@ class Backend {
     Buffer in_;
     Buffer out_;
     std::int32_t route_version_ = 0;
+    std::int32_t floor_ = 0;
+    std::uint32_t server_generation_ = 0;
     std::shared_ptr<const LoginDefaults> defaults_;
     std::shared_ptr<const Surroundings> surroundings_;
     std::shared_ptr<const void> applied_parameters_;

@@ -94,7 +94,8 @@ Task<Results> query(Backend &backend, const std::string &sql, Millis deadline) {
 
 std::string identity_query(std::int32_t route_version) {
     return format("SELECT cluster_id::text, shard, floor::text, restored::text, "
-                  "catalog_first::text, pg_catalog.pg_is_in_recovery()::text "
+                  "catalog_first::text, pg_catalog.pg_is_in_recovery()::text, "
+                  "system_identifier::text, timeline::text "
                   "FROM interlock.greet(%d)",
                   route_version);
 }
@@ -110,8 +111,14 @@ std::string settings_query() {
     return sql + ") s(place, value) ORDER BY s.place";
 }
 
-std::string check_identity(const Row &row, const ExpectedIdentity &expected,
-                           std::int32_t route_version) {
+constexpr std::size_t identity_columns = 8;
+
+ServerHistory history_of(const Row &row) {
+    return {row[6], static_cast<std::uint32_t>(std::strtoul(row[7].c_str(), nullptr, 10)),
+            std::atoi(row[2].c_str())};
+}
+
+std::string check_identity(const Row &row, const ExpectedIdentity &expected) {
     if (row[5] != "false") return "the server is a standby: it is in recovery";
     if (row[0].empty()) return "the database is not a shard yet; HINT: run \"interlock apply\"";
     if (row[0] != expected.cluster_id)
@@ -123,10 +130,6 @@ std::string check_identity(const Row &row, const ExpectedIdentity &expected,
     if (row[3] != "false")
         return "the database is a restored copy of the shard; HINT: if it is to replace the "
                "shard, run SELECT interlock.adopt_shard() in it";
-    if (std::atoi(row[2].c_str()) > route_version)
-        return format("the shard has given buckets away under route version %s, this router "
-                      "still works under version %d",
-                      row[2].c_str(), route_version);
     if (row[4] != "true")
         return "the login's search_path puts another schema before pg_catalog, so operators "
                "could mean something else";
@@ -146,7 +149,7 @@ std::string check_text_rules(const Backend &backend) {
 
 Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
                         std::shared_ptr<const Declared> declared, LoginProfile &login,
-                        std::int32_t route_version, Millis deadline) {
+                        ShardServer &server, std::int32_t route_version, Millis deadline) {
     std::string problem = backend.takeover_problem();
     if (problem.empty()) problem = check_text_rules(backend);
     if (!problem.empty()) co_return problem;
@@ -158,9 +161,14 @@ Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
                                      deadline);
     if (!results.problem.empty()) co_return std::move(results.problem);
     if (results.statements.size() != 3 || results.statements[0].size() != 1 ||
-        results.statements[0][0].size() != 6)
+        results.statements[0][0].size() != identity_columns)
         co_return "the greeting was not answered by one row";
-    problem = check_identity(results.statements[0][0], expected, route_version);
+    problem = check_identity(results.statements[0][0], expected);
+    // The floor comes first: a standby promoted without it must not make its former primary, which
+    // has it, look replaced.
+    const ServerHistory history = history_of(results.statements[0][0]);
+    if (problem.empty()) problem = floor_problem(history.floor, expected.min_floor);
+    if (problem.empty()) problem = server.accept(expected.shard, history);
     if (!problem.empty()) co_return problem;
 
     auto begun = std::make_shared<LoginDefaults>();
@@ -178,9 +186,29 @@ Task<std::string> greet(Backend &backend, const ExpectedIdentity &expected,
         if (!surroundings->take(row)) co_return "the greeting was not answered by surroundings";
     std::shared_ptr<const LoginDefaults> defaults = std::move(begun);
     problem = login.accept(expected.shard, defaults);
-    if (problem.empty())
+    if (problem.empty()) {
         backend.greeted(route_version, std::move(defaults), std::move(surroundings));
+        backend.set_server(server.generation(), history.floor);
+    }
     co_return problem;
+}
+
+Task<bool> prove_floor(Backend &backend, const ExpectedIdentity &expected,
+                       std::int32_t route_version, Millis deadline) {
+    Results results = co_await query(
+        backend, format("SELECT floor::text FROM interlock.greet(%d)", route_version), deadline);
+    if (!results.problem.empty() || results.statements.size() != 1 ||
+        results.statements[0].size() != 1 || results.statements[0][0].size() != 1)
+        co_return false;
+    const std::int32_t floor = std::atoi(results.statements[0][0][0].c_str());
+    if (const std::string problem = floor_problem(floor, expected.min_floor); !problem.empty()) {
+        log_warning("a connection to shard %s is closed: %s", expected.shard.c_str(),
+                    problem.c_str());
+        co_return false;
+    }
+    backend.set_route_version(route_version);
+    backend.set_server(backend.server_generation(), floor);
+    co_return true;
 }
 
 Task<std::string> learn_keysets(Backend &backend, Millis deadline) {

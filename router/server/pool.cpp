@@ -94,9 +94,11 @@ PoolCounters &PoolCounters::operator+=(const PoolCounters &other) {
 }
 
 Pool::Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo,
-           std::shared_ptr<LoginProfile> login, std::shared_ptr<const Declared> declared)
+           std::shared_ptr<LoginProfile> login, std::shared_ptr<ShardServer> server,
+           std::shared_ptr<const Declared> declared)
     : loop_(loop), settings_(settings), identity_(std::move(identity)),
-      conninfo_(std::move(conninfo)), login_(std::move(login)), declared_(std::move(declared)) {}
+      conninfo_(std::move(conninfo)), login_(std::move(login)), server_(std::move(server)),
+      declared_(std::move(declared)) {}
 
 PoolCounters Pool::counters() const {
     return {idle_.size(), lent_ + cleaning_, waiting_.size(), created_, destroyed_};
@@ -174,8 +176,10 @@ Task<Result<Lease, Refusal>> Pool::acquire(std::int32_t route_version, Event *ga
         const Millis limit = loop_.now() + ping_timeout;
         if (needs_proof(*lease) && !co_await lease->ping(limit))
             continue;  // dead while idle: its lease ends it, and the next one is tried
-        if (!co_await lease->set_route_version(route_version, limit)) continue;
-        co_return lease;
+        const bool proven = floor_in_doubt(*lease)
+                                ? co_await prove_floor(*lease, identity_, route_version, limit)
+                                : co_await lease->set_route_version(route_version, limit);
+        if (proven) co_return lease;
     }
 }
 
@@ -206,8 +210,8 @@ Task<void> Pool::connect_one() {
             backend->watch_idle(
                 [](void *pool, Backend *idle) { static_cast<Pool *>(pool)->became_readable(idle); },
                 this);
-            failure = co_await greet(*backend, identity_, declared_, *login_, newest_route_version_,
-                                     deadline);
+            failure = co_await greet(*backend, identity_, declared_, *login_, *server_,
+                                     newest_route_version_, deadline);
         }
     }
     --connecting_;

@@ -62,12 +62,18 @@ struct PoolCounters {
 class Pool : public std::enable_shared_from_this<Pool> {
   public:
     /// `settings` must outlive the pool; it is read at each use, so a reload takes effect at once.
-    /// `login` is shared by the login's pools on all shards.
+    /// `login` is shared by the login's pools on all shards, `server` by the pools of all logins on
+    /// the shard.
     Pool(Loop &loop, const Settings &settings, ExpectedIdentity identity, std::string conninfo,
-         std::shared_ptr<LoginProfile> login, std::shared_ptr<const Declared> declared);
+         std::shared_ptr<LoginProfile> login, std::shared_ptr<ShardServer> server,
+         std::shared_ptr<const Declared> declared);
 
-    /// Backends that were greeted with other declarations are not lent any more.
-    void use(std::shared_ptr<const Declared> declared) { declared_ = std::move(declared); }
+    /// Backends that were greeted with other declarations are not lent any more; those that had a
+    /// lower floor are asked again before they are.
+    void use(std::shared_ptr<const Declared> declared, std::int32_t min_floor) {
+        declared_ = std::move(declared);
+        identity_.min_floor = min_floor;
+    }
 
     /// A backend at once, if there is nothing to wait for: the most recently used idle one, which
     /// needs no proof of life and works under `route_version` already. Else nothing: acquire().
@@ -108,11 +114,16 @@ class Pool : public std::enable_shared_from_this<Pool> {
         std::unique_ptr<Backend> backend;
         std::string failure;
     };
-    /// Began its session as the login's sessions begin now, and knows the surroundings of what is
-    /// declared now.
+    /// Began its session as the login's sessions begin now, knows the surroundings of what is
+    /// declared now, and leads to a server that was not replaced since.
     [[nodiscard]] bool current(const Backend &backend) const {
         return backend.defaults() == login_->defaults() &&
-               backend.surroundings().declared() == declared_;
+               backend.surroundings().declared() == declared_ &&
+               backend.server_generation() == server_->generation();
+    }
+    /// Its server may be one that has lost a decision which was made known after it was greeted.
+    [[nodiscard]] bool floor_in_doubt(const Backend &backend) const {
+        return backend.floor() < identity_.min_floor;
     }
     [[nodiscard]] bool needs_proof(const Backend &backend) const {
         return settings_.idle_check > 0 && loop_.now() - backend.idle_since > settings_.idle_check;
@@ -120,7 +131,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     [[nodiscard]] bool too_old(const Backend &backend) const;
     [[nodiscard]] bool ready_to_lend(const Backend &backend, std::int32_t route_version) const {
         return backend.route_version() == route_version && current(backend) &&
-               !needs_proof(backend);
+               !floor_in_doubt(backend) && !needs_proof(backend);
     }
     [[nodiscard]] Lease lend_idle() {
         std::unique_ptr<Backend> backend = std::move(idle_.back());
@@ -149,6 +160,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     ExpectedIdentity identity_;
     std::string conninfo_;
     std::shared_ptr<LoginProfile> login_;
+    std::shared_ptr<ShardServer> server_;
     std::shared_ptr<const Declared> declared_;
     std::vector<std::unique_ptr<Backend>> idle_;  ///< the most recently used last
     std::list<Waiting *> waiting_;                ///< in order of arrival

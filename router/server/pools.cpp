@@ -72,8 +72,11 @@ bool Pools::in_force(const RouteTable &table, const Shard &shard) const {
 
 std::shared_ptr<Pool> Pools::make_pool(const RouteTable &table, const Shard &shard,
                                        const std::shared_ptr<LoginProfile> &profile) {
-    return std::make_shared<Pool>(loop_, settings_, ExpectedIdentity{table.cluster_id, shard.name},
-                                  shard.conninfo, profile, declared_);
+    std::shared_ptr<ShardServer> &server = servers_[shard.name];
+    if (!server) server = std::make_shared<ShardServer>();
+    return std::make_shared<Pool>(loop_, settings_,
+                                  ExpectedIdentity{table.cluster_id, shard.name, shard.min_floor},
+                                  shard.conninfo, profile, server, declared_);
 }
 
 Millis Pools::sweep_interval() const {
@@ -111,7 +114,7 @@ void Pools::use(std::shared_ptr<const RouteTable> table) {
             const Shard *shard = find_shard(*table_, pool.shard());
             if (shard != nullptr && shard->conninfo == pool.conninfo() &&
                 pool.identity().cluster_id == table_->cluster_id) {
-                pool.use(declared_);
+                pool.use(declared_, shard->min_floor);
                 return false;
             }
             pool.retire();

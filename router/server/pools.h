@@ -105,6 +105,7 @@ class Pools {
     std::shared_ptr<const RouteTable> table_;
     std::shared_ptr<const Declared> declared_;
     std::map<std::string, OfLogin> logins_;
+    std::map<std::string, std::shared_ptr<ShardServer>> servers_;  ///< by shard name
     std::shared_ptr<Ended> ended_;  ///< of the sweeping; null: it has not begun
     bool retired_ = false;
 };

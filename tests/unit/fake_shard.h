@@ -76,7 +76,9 @@ class FakeShard {
                    {"floor", "0"},
                    {"restored", "false"},
                    {"catalog_first", "true"},
-                   {"pg_catalog.pg_is_in_recovery()", "false"}},
+                   {"pg_catalog.pg_is_in_recovery()", "false"},
+                   {"system_identifier", "7001"},
+                   {"timeline", "1"}},
           loop_(loop) {
         listener_ = UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         sockaddr_in address{};
@@ -124,6 +126,7 @@ class FakeShard {
     std::vector<std::string> statements;
     int greetings = 0;
     int questions = 0;  ///< for keysets and keys, after the greeting
+    int floor_questions = 0;
     int cancels = 0;
     bool deaf = false;  ///< statements are not read from the socket any more
 
@@ -271,6 +274,11 @@ class FakeShard {
                 self.out.append(frames.substr(frames.find('D')));
             }
             self.out.append(complete_frame("SELECT"));
+            co_return true;
+        }
+        if (sql.starts_with("SELECT floor")) {
+            ++floor_questions;
+            self.out.append(row_frames(greeting(sql)) + complete_frame("SELECT 1"));
             co_return true;
         }
         if (sql.starts_with("WITH declared")) {

@@ -325,7 +325,7 @@ TEST_F(BrokenBackends, AServerThatIsSomebodyElseIsRefused) {
         for (const auto &[column, value, says] :
              {Case{"cluster_id", "6ae3c2f0-0000-4000-8000-00000000beef", "another cluster"},
               Case{"cluster_id", "", "not a shard yet"}, Case{"shard", "s1", "leads to shard s1"},
-              Case{"floor", "2", "route version 2"}, Case{"restored", "true", "restored copy"},
+              Case{"restored", "true", "restored copy"},
               Case{"catalog_first", "false", "pg_catalog"},
               Case{"pg_catalog.pg_is_in_recovery()", "true", "standby"}}) {
             s0_->identity = right;
