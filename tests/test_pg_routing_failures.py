@@ -35,12 +35,12 @@ def test_a_route_change_does_not_move_a_transaction_in_progress(make_cluster):
     client, prepared = cluster.pg_client(), cluster.pg_client()
     prepared.ask(w.parse("INSERT INTO account VALUES ($1, 'prepared', 1, 0)", "s")).ok()
     client.ok("BEGIN")
+    client.ok(add(-100, KEY))
     cluster.assign([MOVED], "s1")
     version = cluster.publish(allow_owner_change=True)
     cluster.s1.sql("SELECT interlock.accept_buckets('accounts', %s, %s)", [MOVED], version)
     wait_until(lambda: cluster.router.status().rv == version, 10, "the router has seen the new routes")
 
-    client.ok(add(-100, KEY))
     first = client.value(pid(KEY))
     client.run(add(100, SECOND)).ok()
     assert client.value(balance(KEY)) == "900" and client.value(pid(SECOND)) == first

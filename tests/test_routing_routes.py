@@ -11,10 +11,14 @@ KEY, SECOND = keys_in_bucket(MOVED, 2)
 S0, S1 = keys_on("s0", 4), keys_on("s1", 4)
 
 
-def reassign(cluster, bucket, shard):
-    """The bucket on another shard, its rows left alone: only the route changes hands here."""
+def reassign(cluster, bucket, shard, given_up=True):
+    """The bucket on another shard, its rows left alone: only the route changes hands here. `given_up`: the one that had
+    it knows; else it goes on with transactions that were there before, and takes no new ones."""
     cluster.assign([bucket], shard)
     version = cluster.publish(allow_owner_change=True)
+    if given_up:
+        giver = "s0" if shard == "s1" else "s1"
+        cluster.instances[giver].sql("UPDATE interlock.shard_identity SET floor = %s", version)
     cluster.instances[shard].sql("SELECT interlock.accept_buckets('accounts', %s, %s)", [bucket], version)
     return version
 
@@ -29,10 +33,11 @@ def test_a_route_change_does_not_move_a_transaction_in_progress(make_cluster):
     client, watcher = cluster.client(), cluster.client()
     ok(client.q("BEGIN"))
     assert watcher.status().rv == 1
-    assert reassign(cluster, MOVED, "s1") == 2
+    answers = [ok(client.q(DEBIT, 100, KEY))]
+    assert reassign(cluster, MOVED, "s1", given_up=False) == 2
     wait_until(lambda: watcher.status().rv == 2, 10, "the router has seen rv 2")
 
-    answers = [ok(client.q(DEBIT, 100, KEY)), ok(client.q(CREDIT, 100, SECOND)), ok(client.q(BALANCE, KEY))]
+    answers += [ok(client.q(CREDIT, 100, SECOND)), ok(client.q(BALANCE, KEY))]
     assert [(answer.shard, answer.rv, answer.tx) for answer in answers] == [("s0", 1, "T")] * 3
     assert len({answer.pid for answer in answers}) == 1
     commit = ok(client.q("COMMIT"))
@@ -50,7 +55,7 @@ def test_a_transaction_that_has_begun_to_write_commits_where_it_began(make_clust
     client = cluster.client()
     ok(client.q("BEGIN"))
     pid = ok(client.q(DEBIT, 1, KEY)).pid
-    version = reassign(cluster, MOVED, "s1")
+    version = reassign(cluster, MOVED, "s1", given_up=False)
     wait_for_route(cluster, version)
     answer = ok(client.q(DEBIT, 1, KEY))
     assert (answer.pid, answer.shard, answer.rv) == (pid, "s0", 1)
@@ -85,7 +90,8 @@ def test_a_route_table_with_a_bucket_missing_and_one_that_goes_backward_are_refu
     assert status.rv == 3 and "15" in status.rejected_why
     serves_on(3)
 
-    # Version 5 is whole again.
+    # Version 5 is whole again; that the bucket has been nobody's for a version, its shard knows.
+    cluster.s1.sql("UPDATE interlock.shard_identity SET floor = 4")
     with cluster.catalog.connect() as catalog, catalog.transaction():
         add_version(catalog, 5)
         catalog.execute("INSERT INTO interlock.route (keyspace, bucket, shard, valid_from)"

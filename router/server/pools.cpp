@@ -74,8 +74,11 @@ std::shared_ptr<Pool> Pools::make_pool(const RouteTable &table, const Shard &sha
                                        const std::shared_ptr<LoginProfile> &profile) {
     std::shared_ptr<ShardServer> &server = servers_[shard.name];
     if (!server) server = std::make_shared<ShardServer>();
+    // `table` may be an older one, which does not know yet what floor the shard must have.
+    const Shard *now = table_ ? find_shard(*table_, shard.name) : nullptr;
+    const std::int32_t min_floor = now != nullptr ? now->min_floor : shard.min_floor;
     return std::make_shared<Pool>(loop_, settings_,
-                                  ExpectedIdentity{table.cluster_id, shard.name, shard.min_floor},
+                                  ExpectedIdentity{table.cluster_id, shard.name, min_floor},
                                   shard.conninfo, profile, server, declared_);
 }
 

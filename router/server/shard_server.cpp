@@ -30,7 +30,7 @@ std::string floor_problem(std::int32_t floor, std::int32_t min_floor) {
     return format("the shard gave buckets away under route version %d, but this server knows of "
                   "none after version %d: it is a standby that was promoted, or a copy restored, "
                   "without that decision; HINT: connect the server that has it; if that one is "
-                  "lost, \"interlock apply\" takes the buckets away from this one",
+                  "lost, see \"A decision that was lost\" in the manual (docs/dba.md)",
                   min_floor, floor);
 }
 
