@@ -63,6 +63,23 @@ BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT interlock.release_buckets('account', '{3}', 's1', 6);
 ROLLBACK;
 SELECT floor FROM interlock.shard_identity;
+
+-- the floor can be raised by itself, and is never lowered
+SELECT interlock.raise_floor(20), interlock.raise_floor(3);
+SELECT floor FROM interlock.shard_identity;
+SET interlock.route_version = 19;
+SELECT * FROM account;
+\echo SQLSTATE :SQLSTATE
+RESET interlock.route_version;
+SELECT interlock.raise_floor(NULL);
+SELECT interlock.raise_floor(-1);
+\echo SQLSTATE :SQLSTATE
+UPDATE interlock.shard_identity SET system_identifier = 1;
+SELECT interlock.raise_floor(21);
+\echo SQLSTATE :SQLSTATE
+DELETE FROM interlock.shard_identity;
+SELECT interlock.raise_floor(21);
+\echo SQLSTATE :SQLSTATE
 DROP TABLE account, entry;
 DROP EXTENSION interlock;
 CREATE EXTENSION interlock;

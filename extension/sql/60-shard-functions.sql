@@ -71,6 +71,22 @@ $$;
 COMMENT ON FUNCTION interlock.adopt_shard() IS
     'declares a restored copy to be the real shard, because the original is gone for good; moves the numbers of the outbox far on';
 
+CREATE FUNCTION interlock.raise_floor(route_version integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    identity interlock.shard_identity := interlock.require_shard();
+BEGIN
+    IF route_version IS NULL OR route_version < 0 THEN
+        RAISE EXCEPTION 'route version must not be null or negative' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    UPDATE interlock.shard_identity SET floor = route_version WHERE floor < route_version;
+    RETURN greatest(identity.floor, route_version);
+END
+$$;
+COMMENT ON FUNCTION interlock.raise_floor(integer) IS
+    'this shard refuses sessions under route versions before that one from now on; returns its floor, which is never lowered';
+
 CREATE FUNCTION interlock.define_keyspace(name text, key_type text, hash text, buckets integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -5,6 +5,8 @@
 #include <memory>
 #include <set>
 #include <sstream>
+#include <tuple>
+#include <utility>
 
 #include <boost/program_options.hpp>
 
@@ -18,12 +20,17 @@
 #include "tools/apply_model.h"
 #include "tools/apply_plan.h"
 #include "tools/apply_shard.h"
+#include "tools/move_model.h"
 
 namespace po = boost::program_options;
 
 namespace interlock {
 
 namespace {
+
+// Moves may be begun while others are driven to their end, and the catalog be edited in between.
+constexpr int move_attempts = 5;
+constexpr int edit_attempts = 5;
 
 po::options_description apply_flags() {
     po::options_description flags("Options", 100, 50);
@@ -67,12 +74,52 @@ std::string count_of(std::size_t number, const std::string &what) {
     return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
+/// Tells what becomes of the moves that have to be driven to their end first.
+class MoveWitness : public MoveObserver {
+  public:
+    void switched(std::int32_t route_version, std::int64_t /*pause_ms*/) override {
+        note("published as route version " + std::to_string(route_version));
+    }
+    void note(const std::string &text) override { std::cout << text << std::endl; }
+};
+
+/// The catalog, locked for this run, with no move having the next route version reserved. Such a
+/// move is decided, and then nothing may be published before it, or is given up. With --plan, the
+/// catalog as it is.
+std::pair<std::unique_ptr<CatalogSession>, DesiredState> open_catalog(const Request &request) {
+    for (int attempt = 1;; ++attempt) {
+        auto catalog =
+            std::make_unique<CatalogSession>(request.catalog, !request.plan_only, request.timeouts);
+        std::string move = catalog->reserving_move();
+        if (move.empty()) {
+            DesiredState desired = catalog->read();
+            move = desired.reserved_move;
+            if (request.plan_only || move.empty()) return {std::move(catalog), std::move(desired)};
+        }
+        if (attempt == move_attempts)
+            throw ApplyRefusal({"the next route version is reserved by move " + move,
+                                "Others were driven to their end before it.",
+                                "Run \"interlock apply\" again when no more moves are begun."});
+        catalog.reset();
+        MoveRequest access;
+        access.catalog = request.catalog;
+        access.query_timeout = request.timeouts.query;
+        access.lock_timeout = request.timeouts.lock;
+        access.scan_timeout = request.timeouts.scan;
+        MoveWitness witness;
+        finish_reserved_moves(access, witness);
+    }
+}
+
 /// One run of the command, from connecting to the last word.
 class Apply {
   public:
-    explicit Apply(const Request &request)
-        : request_(request), catalog_(request.catalog, !request.plan_only, request.timeouts),
-          desired_(catalog_.read()) {}
+    /// Thrown by run() if the catalog was edited when it could be: another run has to begin anew.
+    struct Edited {};
+
+    explicit Apply(const Request &request) : request_(request) {
+        std::tie(catalog_, desired_) = open_catalog(request);
+    }
 
     int run() {
         std::vector<Finding> problems = check();
@@ -83,6 +130,7 @@ class Apply {
         for (const Finding &warning : index_warnings(desired_, states_))
             tell("WARNING", warning);
         if (!problems.empty()) {
+            if (desired_.reserved_version != 0) give_back_number();
             for (const Finding &problem : problems)
                 tell("ERROR", problem);
             std::cerr << "interlock apply: refused, nothing was changed ("
@@ -90,13 +138,20 @@ class Apply {
             return 1;
         }
         const std::vector<Action> plan =
-            make_plan(desired_, states_, changes_, catalog_.declarations_changed());
+            make_plan(desired_, states_, changes_, catalog_->declarations_changed());
+        publishes_ = std::any_of(plan.begin(), plan.end(), [](const Action &action) {
+            return action.kind == ActionKind::publish;
+        });
         if (plan.empty()) {
+            take_back_number();
+            catalog_->commit();
             std::cout << "nothing to do: " << matching(desired_.version) << std::endl;
             return 0;
         }
         print(plan);
-        return request_.plan_only ? 0 : carry_out(plan);
+        if (request_.plan_only) return 0;
+        if (publishes_) reserve_number();
+        return carry_out(plan);
     }
 
   private:
@@ -148,7 +203,36 @@ class Apply {
         return true;
     }
 
+    void reserve_number() {
+        try {
+            if (catalog_->reserve(desired_.next_version())) return;
+        } catch (...) {
+            give_back_number();
+            throw;
+        }
+        give_back_number();
+        throw Edited{};
+    }
+
+    /// After a failure: nobody is held up by a number that no shard has raised its floor to.
+    void give_back_number() {
+        if (!request_.plan_only && !floor_ahead(desired_, states_) &&
+            std::all_of(states_.begin(), states_.end(),
+                        [](const ShardState &state) { return state.known; }))
+            catalog_->give_back();
+    }
+
+    /// The number that an earlier run left reserved, if this one publishes nothing.
+    void take_back_number() {
+        if (!request_.plan_only && !publishes_ && desired_.reserved_version != 0)
+            catalog_->withdraw();
+    }
+
     void print(const std::vector<Action> &plan) const {
+        if (!desired_.reserved_move.empty())
+            std::cout << "would first drive move " << desired_.reserved_move
+                      << " to its end, which has route version " << desired_.reserved_version
+                      << " reserved\n";
         std::cout << (request_.plan_only ? "would do" : "plan") << " for cluster "
                   << desired_.cluster_name << ":\n";
         const int width = static_cast<int>(std::to_string(plan.size()).size());
@@ -161,6 +245,7 @@ class Apply {
 
     int carry_out(const std::vector<Action> &plan) {
         std::int32_t version = desired_.version;
+        take_back_number();
         for (std::size_t i = 0; i < plan.size(); ++i) {
             const Action &action = plan[i];
             try {
@@ -169,13 +254,13 @@ class Apply {
                 else if (action.kind == ActionKind::record_columns)
                     record_columns(action);
                 else if (action.kind == ActionKind::make_cursor_key)
-                    desired_.cursor_keys = catalog_.make_cursor_key();
+                    desired_.cursor_keys = catalog_->make_cursor_key();
                 else if (action.kind == ActionKind::forget_index)
-                    catalog_.forget_index(desired_.dropped_indexes[action.index].name);
+                    catalog_->forget_index(desired_.dropped_indexes[action.index].name);
                 else
-                    catalog_.publish(version = action.version);
+                    catalog_->publish(version = action.version);
                 // What follows a publication is for when routers have been told of it.
-                if (action.kind == ActionKind::publish || i + 1 == plan.size()) catalog_.commit();
+                if (action.kind == ActionKind::publish || i + 1 == plan.size()) catalog_->commit();
             } catch (const ControlError &error) {
                 return failed(plan, i, error);
             }
@@ -186,12 +271,18 @@ class Apply {
     }
 
     void record_columns(const Action &action) {
-        catalog_.record_columns(desired_.tables[action.table].id,
-                                columns_to_record(desired_, states_)[action.table]);
+        catalog_->record_columns(desired_.tables[action.table].id,
+                                 columns_to_record(desired_, states_)[action.table]);
     }
 
     int failed(const std::vector<Action> &plan, std::size_t step, const ControlError &error) {
         const Action &action = plan[step];
+        const auto told = [](const Action &done) {
+            return done.kind == ActionKind::release_buckets || done.kind == ActionKind::publish;
+        };
+        if (publishes_ &&
+            std::none_of(plan.begin(), plan.begin() + static_cast<std::ptrdiff_t>(step) + 1, told))
+            give_back_number();
         std::string detail = error.detail;
         if (error.sqlstate == "55P03" && action.shard != no_shard) {
             const std::string holders =
@@ -218,8 +309,9 @@ class Apply {
     }
 
     const Request &request_;
-    CatalogSession catalog_;
+    std::unique_ptr<CatalogSession> catalog_;
     DesiredState desired_;
+    bool publishes_ = false;
     std::vector<std::unique_ptr<ShardSession>> shards_;
     std::vector<ShardState> states_;
     std::vector<OwnershipChange> changes_;
@@ -230,7 +322,16 @@ class Apply {
 int run_apply(const std::vector<std::string> &args) {
     const Request request = parse_request(args);
     try {
-        return Apply(request).run();
+        for (int attempt = 1; attempt < edit_attempts; ++attempt) {
+            try {
+                return Apply(request).run();
+            } catch (const Apply::Edited &) {
+                std::cout << "the catalog was edited meanwhile: beginning anew" << std::endl;
+            }
+        }
+        throw ApplyRefusal({"the catalog is being edited all the time",
+                            {},
+                            "Run \"interlock apply\" again when that has ended."});
     } catch (const ApplyRefusal &refusal) {
         tell("ERROR", refusal.finding);
     } catch (const ControlError &error) {
@@ -250,6 +351,10 @@ std::string apply_help() {
            "staged map as the next route version. Everything is checked first; if anything stands\n"
            "in the way, all of it is told and nothing is changed. A run that was interrupted is\n"
            "finished by another.\n"
+           "\n"
+           "Moves of buckets go on meanwhile. One that is about to be published is driven to its\n"
+           "end first; if it has not been decided yet, its fence is given up, and it is gone on\n"
+           "with by \"interlock move\".\n"
            "\n"
            "A bucket changes its shard only while it is empty. No rows are ever deleted; of an "
            "index\n"

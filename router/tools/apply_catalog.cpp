@@ -18,6 +18,9 @@ constexpr std::int64_t apply_lock = 0x696E7465726C6F63;
 constexpr int lock_attempts = 20;
 constexpr std::chrono::milliseconds lock_pause{100};
 
+// Whatever default_transaction_isolation says: numbers are reserved in READ COMMITTED only.
+constexpr const char *read_write = "ISOLATION LEVEL READ COMMITTED READ WRITE";
+
 std::map<std::int32_t, std::size_t> positions(const auto &things) {
     std::map<std::int32_t, std::size_t> result;
     for (std::size_t i = 0; i < things.size(); ++i)
@@ -30,8 +33,8 @@ std::map<std::int32_t, std::size_t> positions(const auto &things) {
 CatalogSession::CatalogSession(const std::string &conninfo, bool exclusive,
                                const ApplyTimeouts &timeouts)
     : conninfo_(conninfo), connection_(conninfo, "interlock apply", timeouts.query),
-      transaction_(connection_,
-                   exclusive ? "READ WRITE" : "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+      transaction_(std::make_unique<ControlTransaction>(
+          connection_, exclusive ? read_write : "ISOLATION LEVEL REPEATABLE READ READ ONLY")),
       timeouts_(timeouts) {
     require_catalog();
     if (exclusive) keep_others_out();
@@ -65,6 +68,15 @@ void CatalogSession::keep_others_out() {
                                 "Wait until it has ended."});
         std::this_thread::sleep_for(lock_pause);
     }
+    const Rows reserved = connection_.query(
+        "SELECT reserved_move::text FROM interlock.cluster WHERE reserved_move IS NOT NULL");
+    if (reserved.empty())
+        lock_catalog();
+    else
+        reserving_move_ = reserved.text(0, 0);
+}
+
+void CatalogSession::lock_catalog() {
     // Nobody may edit or publish while the shards are made to match what was read. The cluster's
     // row comes first, as for publish().
     connection_.query("SELECT pg_catalog.set_config('lock_timeout', $1, true)",
@@ -80,6 +92,49 @@ void CatalogSession::keep_others_out() {
         if (error.sqlstate != "55P03") throw;
         throw ApplyRefusal({"the catalog is being edited by another transaction", error.what(),
                             "Wait until it has ended, or give --lock-timeout."});
+    }
+}
+
+// Everything that an apply takes from the catalog.
+std::string CatalogSession::fingerprint() {
+    return connection_
+        .query_within(
+            timeouts_.scan,
+            "SELECT pg_catalog.md5(pg_catalog.concat_ws('/', c.route_version, "
+            "  interlock.staged_declarations(), "
+            "  (SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', a.keyspace, a.bucket, "
+            "     a.shard), ',' ORDER BY a.keyspace, a.bucket) FROM interlock.assignment a), "
+            "  (SELECT pg_catalog.string_agg(d.name, ',' ORDER BY d.name) "
+            "   FROM interlock.dropped_index d), "
+            "  (SELECT pg_catalog.string_agg(m.id::pg_catalog.text, ',' ORDER BY m.id) "
+            "   FROM interlock.move m WHERE m.finished IS NULL))) FROM interlock.cluster c")
+        .text(0, 0);
+}
+
+bool CatalogSession::reserve(std::int32_t version) {
+    const std::string before = fingerprint();
+    const Rows reserved = connection_.query("SELECT interlock.reserve_version(NULL)");
+    if (reserved.int32(0, 0) != version)
+        throw ControlError("55000", "route version " + reserved.text(0, 0) +
+                                        " was reserved where " + std::to_string(version) +
+                                        " was expected");
+    transaction_->commit();
+    transaction_ = std::make_unique<ControlTransaction>(connection_, read_write);
+    lock_catalog();
+    return fingerprint() == before;
+}
+
+void CatalogSession::withdraw() {
+    connection_.query("SELECT interlock.withdraw_version(NULL)");
+}
+
+void CatalogSession::give_back() noexcept {
+    try {
+        transaction_.reset();
+        ControlTransaction another(connection_, read_write);
+        withdraw();
+        another.commit();
+    } catch (...) {  // NOLINT: the next run finds it reserved, and goes on with it
     }
 }
 
@@ -101,7 +156,9 @@ std::string CatalogSession::holder() {
 
 DesiredState CatalogSession::read() {
     DesiredState desired;
-    const Rows cluster = connection_.query("SELECT id, name, route_version FROM interlock.cluster");
+    const Rows cluster = connection_.query(
+        "SELECT id, name, route_version, last_version, COALESCE(reserved_version, 0), "
+        "  COALESCE(reserved_move::text, '') FROM interlock.cluster");
     if (cluster.empty())
         throw ApplyRefusal({"the catalog does not define a cluster",
                             {},
@@ -110,12 +167,17 @@ DesiredState CatalogSession::read() {
     desired.cluster_id = cluster.text(0, 0);
     desired.cluster_name = cluster.text(0, 1);
     desired.version = cluster.int32(0, 2);
+    desired.last_version = cluster.int32(0, 3);
+    desired.reserved_version = cluster.int32(0, 4);
+    desired.reserved_move = cluster.text(0, 5);
 
     const Rows shards = connection_.query(
-        "SELECT id, name, conninfo, role = 'index' FROM interlock.shard ORDER BY name");
+        "SELECT s.id, s.name, s.conninfo, s.role = 'index', COALESCE(f.min_floor, 0) "
+        "FROM interlock.shard s LEFT JOIN interlock.shard_floors f ON f.shard = s.id "
+        "ORDER BY s.name");
     for (int row = 0; row < shards.size(); ++row)
         desired.shards.push_back({shards.int32(row, 0), shards.text(row, 1), shards.text(row, 2),
-                                  shards.boolean(row, 3)});
+                                  shards.boolean(row, 3), shards.int32(row, 4)});
     if (std::all_of(desired.shards.begin(), desired.shards.end(),
                     [](const DesiredShard &shard) { return shard.index_only; }))
         throw ApplyRefusal(
@@ -185,6 +247,7 @@ DesiredState CatalogSession::read() {
             {columns.text(row, 1), columns.text(row, 2), columns.oid(row, 3),
              columns.boolean(row, 4)});
     read_indexes(desired);
+    read_moves(desired);
     desired.instance = read_instance_name(connection_);
     desired.cursor_keys = read_cursor_keys();
     return desired;
@@ -236,8 +299,26 @@ void CatalogSession::read_indexes(DesiredState &desired) {
     }
 }
 
+void CatalogSession::read_moves(DesiredState &desired) {
+    const auto shard_at = positions(desired.shards);
+    const auto keyspace_at = positions(desired.keyspaces);
+    const Rows moves = connection_.query(
+        "SELECT m.id, m.keyspace, m.from_shard, m.to_shard, b.bucket "
+        "FROM interlock.move m CROSS JOIN LATERAL pg_catalog.unnest(m.buckets) b(bucket) "
+        "WHERE m.finished IS NULL ORDER BY m.began, m.id, b.bucket");
+    for (int row = 0; row < moves.size(); ++row) {
+        if (desired.moves.empty() || desired.moves.back().id != moves.text(row, 0))
+            desired.moves.push_back({moves.text(row, 0),
+                                     keyspace_at.at(moves.int32(row, 1)),
+                                     {},
+                                     static_cast<std::int32_t>(shard_at.at(moves.int32(row, 2))),
+                                     static_cast<std::int32_t>(shard_at.at(moves.int32(row, 3)))});
+        desired.moves.back().buckets.push_back(moves.int32(row, 4));
+    }
+}
+
 void CatalogSession::commit() {
-    if (!committed_) transaction_.commit();
+    if (!committed_) transaction_->commit();
     committed_ = true;
 }
 

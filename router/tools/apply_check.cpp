@@ -45,12 +45,22 @@ void check_identity(const DesiredState &desired, const DesiredShard &shard, cons
              "Its recorded identity is that of another server or database.",
              "If this copy is to be the shard from now on, run in it: SELECT "
              "interlock.adopt_shard();"});
-    else if (state.floor > desired.version + 1)
+    else if (state.floor > std::max(desired.version + 1, desired.last_version))
         problems.push_back({shard.called() + " is ahead of the catalog",
                             "It gave buckets away under route version " +
                                 std::to_string(state.floor) + "; the catalog's current one is " +
                                 std::to_string(desired.version) + ".",
                             "This catalog may be an old copy: restore a newer one."});
+    else if (state.floor < shard.min_floor)
+        problems.push_back(
+            {shard.called() + " does not know any more that it has given buckets away",
+             "By the catalog it did so under route version " + std::to_string(shard.min_floor) +
+                 ", by its own floor under " + std::to_string(state.floor) +
+                 " at the latest: it is an old copy, or a standby that was promoted before it had "
+                 "heard of that. Routers refuse it.",
+             "Restore a newer copy. If there is none: see to it that it owns no buckets but its "
+             "own, then run in it: SELECT interlock.raise_floor(" +
+                 std::to_string(shard.min_floor) + ");"});
 }
 
 /// Two connection strings to one database would make one shard count as two.
@@ -91,6 +101,25 @@ void check_keyspaces(const DesiredState &desired, const std::string &shard, cons
                  ". Shard: " + describe(have.key_type, have.hash, have.buckets) + ".",
              "The key type, hash and number of buckets of a keyspace never change, or its rows "
              "could not be found again. Create another keyspace under another name."});
+    }
+}
+
+/// Logical replication carries rows and nothing else: the shards refuse DDL on the tables of a
+/// keyspace while buckets of it are on the move, and a table that joined it would be left behind.
+void check_moving(const DesiredState &desired, const std::string &shard, const ShardState &state,
+                  std::vector<Finding> &problems) {
+    for (std::size_t t = 0; t < desired.tables.size(); ++t) {
+        const DesiredTable &table = desired.tables[t];
+        const TableState &have = state.tables[t];
+        if (!state.keyspaces[table.keyspace].on_the_move || have.has_ancestor ||
+            (have.guarded && !have.guard_incomplete && have.guarded_key == table.key_column))
+            continue;
+        problems.push_back(
+            {"table " + table.name + " cannot be guarded on shard " + quoted(shard) +
+                 " while buckets of keyspace " + quoted(desired.keyspaces[table.keyspace].name) +
+                 " are on the move",
+             "interlock.moves in the catalog shows the moves that are under way.",
+             "Run \"interlock apply\" again when they have ended, or have been given up."});
     }
 }
 
@@ -265,6 +294,7 @@ std::vector<Finding> check_shards(const DesiredState &desired,
         if (!shards[s].known) continue;
         check_identity(desired, desired.shards[s], shards[s], problems);
         check_keyspaces(desired, desired.shards[s].name, shards[s], problems);
+        check_moving(desired, desired.shards[s].name, shards[s], problems);
     }
     check_encodings(desired, shards, problems);
     for (const DesiredKeyspace &keyspace : desired.keyspaces)

@@ -4,6 +4,7 @@
 // out by apply_run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -48,6 +49,9 @@ struct DesiredShard {
     std::string name;
     std::string conninfo;     ///< may hold secrets: never printed
     bool index_only = false;  ///< an index database: no keyspaces, tables or buckets
+    /// The route version under which it last gave a bucket away, by the catalog's history. A shard
+    /// whose floor is lower has lost that decision.
+    std::int32_t min_floor = 0;
 
     /// As messages name it: shard "s0", index database "idx".
     [[nodiscard]] std::string called() const {
@@ -171,17 +175,36 @@ struct KeysetInfo {
     std::string declaration;  ///< the statement that declares the same
 };
 
+/// A move of buckets that has not ended. What becomes of them is its business.
+struct DesiredMove {
+    std::string id;
+    std::size_t keyspace = 0;  ///< position in DesiredState::keyspaces
+    std::vector<std::int32_t> buckets;
+    std::int32_t from = 0, to = 0;  ///< positions in DesiredState::shards
+};
+
 /// The catalog, of one snapshot.
 struct DesiredState {
     std::string instance;  ///< as ShardState's: the catalog may be a shard's database as well
     std::string cluster_id, cluster_name;
-    std::int32_t version = 0;  ///< the current route version; 0: nothing published yet
+    std::int32_t version = 0;           ///< the current route version; 0: nothing published yet
+    std::int32_t last_version = 0;      ///< the highest number ever reserved or published
+    std::int32_t reserved_version = 0;  ///< the number that is reserved; 0: none
+    std::string reserved_move;          ///< the move that has it; empty: it is an apply's
     std::vector<DesiredShard> shards;
     std::vector<DesiredKeyspace> keyspaces;
     std::vector<DesiredTable> tables;
     std::vector<CursorKey> cursor_keys;  ///< by id
     std::vector<DesiredIndex> indexes;   ///< by name
     std::vector<DroppedIndex> dropped_indexes;
+    std::vector<DesiredMove> moves;
+
+    /// The number that an apply would publish under. No number is given out twice: shards may have
+    /// raised their floor to it, and sessions may work under it.
+    [[nodiscard]] std::int32_t next_version() const {
+        return reserved_version != 0 && reserved_move.empty() ? reserved_version
+                                                              : std::max(version, last_version) + 1;
+    }
 };
 
 enum class BucketOwnership : std::uint8_t { owned, fenced, moved, importing };
@@ -221,6 +244,7 @@ struct LocalKeyspace {
     std::string key_type, hash;
     std::int32_t buckets = 0;
     std::vector<BucketRow> rows;
+    bool on_the_move = false;  ///< buckets are on their way from or to the shard: DDL is refused
 };
 
 struct ShardState {
@@ -252,6 +276,7 @@ struct ShardState {
 enum class ActionKind : std::uint8_t {
     create_extension,
     set_identity,
+    raise_floor,
     define_keyspace,
     accept_buckets,
     guard_table,

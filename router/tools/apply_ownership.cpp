@@ -19,6 +19,7 @@ struct BucketView {
     std::int32_t released_version = 0;   ///< of the published owner's `moved` row; 0: it has none
     bool released_to_staged = false;     ///< that row names the staged owner
     bool any_row = false;
+    const DesiredMove *move = nullptr;  ///< that it is part of
 };
 
 enum class Fault {
@@ -38,6 +39,10 @@ class Judge {
     Judge(const DesiredState &desired, std::size_t keyspace, const std::vector<ShardState> &shards)
         : desired_(desired), keyspace_(desired.keyspaces[keyspace]), index_(keyspace),
           shards_(shards), views_(static_cast<std::size_t>(keyspace_.buckets)) {
+        for (const DesiredMove &move : desired.moves)
+            if (move.keyspace == keyspace)
+                for (const std::int32_t bucket : move.buckets)
+                    views_[static_cast<std::size_t>(bucket)].move = &move;
         for (std::size_t s = 0; s < shards.size(); ++s)
             for (const BucketRow &row : shards[s].keyspaces[keyspace].rows)
                 note(static_cast<std::int32_t>(s), row);
@@ -65,6 +70,13 @@ class Judge {
             break;
         case BucketOwnership::fenced:
         case BucketOwnership::importing:
+            // A move that the catalog knows of goes on beside this, or is gone on with.
+            if (view.move && row.state == BucketOwnership::importing && shard == view.move->to)
+                break;
+            if (view.move && row.state == BucketOwnership::fenced && shard == view.move->from) {
+                (view.owner == no_shard ? view.owner : view.second_owner) = shard;
+                break;
+            }
             view.in_transit = shard;
             view.transit_state = static_cast<std::int32_t>(row.state);
             break;

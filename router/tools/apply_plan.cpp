@@ -46,7 +46,7 @@ class Planner {
         const bool publishes = desired_.version == 0 || map_changed(desired_) ||
                                declarations_changed || !tables_to_record.empty() ||
                                floor_ahead(desired_, shards_);
-        version_ = desired_.version + (publishes ? 1 : 0);
+        version_ = publishes ? desired_.next_version() : desired_.version;
 
         prepare_shards();
         for (std::size_t k = 0; k < changes.size(); ++k)
@@ -103,6 +103,14 @@ class Planner {
                     std::string("make this database ") +
                         (is_shard(s) ? "shard " : "index database ") + name(s) + " of cluster " +
                         desired_.cluster_name);
+        // In place of a shard that is gone, or that others were published for before it was there.
+        for (std::int32_t s = 0; s < count; ++s) {
+            const std::int32_t floor = desired_.shards[static_cast<std::size_t>(s)].min_floor;
+            if (!state(s).has_identity && floor > 0)
+                add(ActionKind::raise_floor, s,
+                    "refuse route versions before " + std::to_string(floor))
+                    .version = floor;
+        }
         for (std::size_t k = 0; k < desired_.keyspaces.size(); ++k)
             for (std::int32_t s = 0; s < count; ++s) {
                 if (state(s).keyspaces[k].known || !is_shard(s)) continue;

@@ -96,6 +96,9 @@ void ShardSession::carry_out(const Action &action) {
         connection_->query("SELECT interlock.set_identity($1, $2)",
                            {Param::of_uuid(desired_.cluster_id), Param::of_text(self_.name)});
         break;
+    case ActionKind::raise_floor:
+        connection_->query("SELECT interlock.raise_floor($1)", {Param::of_int4(action.version)});
+        break;
     case ActionKind::define_keyspace: {
         const DesiredKeyspace &keyspace = desired_.keyspaces[action.keyspace];
         connection_->query("SELECT interlock.define_keyspace($1, $2, $3, $4)",

@@ -177,6 +177,10 @@ void ShardSession::read_keyspaces(ShardState &state) {
                             buckets.is_null(row, 2) ? 0 : buckets.int32(row, 2),
                             buckets.text(row, 3)});
     }
+    const Rows moving = connection_->query("SELECT pg_catalog.unnest(interlock.on_the_move())");
+    for (int row = 0; row < moving.size(); ++row)
+        if (const auto found = position.find(moving.text(row, 0)); found != position.end())
+            state.keyspaces[found->second].on_the_move = true;
 }
 
 void ShardSession::read_tables(ShardState &state) {
@@ -311,8 +315,9 @@ void ShardSession::check_rights(ShardState &state) {
     const Rows rows = connection_->query(
         "SELECT pg_catalog.string_agg(p.proname, ', ' ORDER BY p.proname), CURRENT_USER "
         "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace "
-        "WHERE n.nspname = 'interlock' AND p.proname IN ('set_identity', 'define_keyspace', "
-        "    'shard_table', 'accept_buckets', 'release_buckets', 'bucket_rows', 'keyset_create', "
+        "WHERE n.nspname = 'interlock' AND p.proname IN ('set_identity', 'raise_floor', "
+        "    'define_keyspace', 'shard_table', 'accept_buckets', 'release_buckets', 'bucket_rows', "
+        "'keyset_create', "
         "    'keyset_drop', 'outbox_attach', 'outbox_detach', 'outbox_drop_stream', "
         "    'index_define', 'index_remove', 'index_readers') "
         "  AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE') HAVING count(*) > 0");

@@ -156,6 +156,84 @@ TEST(ApplyPlan, AFloorAheadOfTheMapNeedsANewVersion) {
     EXPECT_EQ(check_shards(world.desired, world.shards).size(), 1U);
 }
 
+TEST(ApplyPlan, ANumberIsNeverTakenTwice) {
+    World world;
+    world.staged()[3] = 1;
+    world.desired.last_version = 4;  // reserved and given up three times
+    EXPECT_EQ(world.plan().back(), "catalog: publish route version 5");
+    // One that an earlier run has reserved is gone on with: nobody else can have used it.
+    world.desired.reserved_version = 4;
+    EXPECT_EQ(world.plan().back(), "catalog: publish route version 4");
+    // A move's is not.
+    world.desired.reserved_move = "m";
+    EXPECT_EQ(world.plan().back(), "catalog: publish route version 5");
+    // A floor that is raised to a number the catalog has given out is not ahead of it.
+    world.shards[0].floor = 4;
+    EXPECT_TRUE(check_shards(world.desired, world.shards).empty());
+    world.shards[0].floor = 5;
+    EXPECT_EQ(check_shards(world.desired, world.shards).size(), 1U);
+}
+
+TEST(ApplyPlan, AShardThatHasForgottenWhatItGaveAwayIsRefused) {
+    World world(7);
+    world.desired.shards[1].min_floor = 6;
+    world.shards[1].floor = 5;
+    const auto problems = check_shards(world.desired, world.shards);
+    ASSERT_EQ(problems.size(), 1U);
+    EXPECT_NE(problems[0].message.find("shard \"b\" does not know any more"), std::string::npos);
+    EXPECT_NE(problems[0].hint.find("interlock.raise_floor(6)"), std::string::npos);
+    world.shards[1].floor = 6;
+    EXPECT_EQ(world.plan(), Texts{});
+    // A database that is made the shard now begins where the other one was.
+    world.shards[1].has_identity = false;
+    EXPECT_EQ(world.plan(), (Texts{"b: make this database shard b of cluster test",
+                                   "b: refuse route versions before 6"}));
+}
+
+TEST(ApplyPlan, BucketsOnTheMoveAreTheMovesBusiness) {
+    World world;
+    world.desired.moves = {{"m", 0, {3, 4}, 0, 1}};
+    world.set(1, 3, BucketOwnership::importing);
+    world.set(1, 4, BucketOwnership::importing);
+    EXPECT_EQ(world.plan(), Texts{});
+    world.set(0, 3, BucketOwnership::fenced);
+    EXPECT_EQ(world.plan(), Texts{});
+    // Others are applied beside it.
+    world.staged()[5] = 2;
+    EXPECT_EQ(world.plan(), (Texts{"a: give up empty bucket 5 of keyspace k to c",
+                                   "c: take bucket 5 of keyspace k, given up by a",
+                                   "catalog: publish route version 2"}));
+    // But a bucket in transit elsewhere, or one of no move, is nobody's business to guess at.
+    world.set(2, 4, BucketOwnership::importing);
+    world.set(1, 6, BucketOwnership::importing);
+    (void)world.judge();
+    ASSERT_EQ(world.problems.size(), 2U);
+    EXPECT_NE(world.problems[0].message.find("bucket 6"), std::string::npos);
+    EXPECT_NE(world.problems[1].message.find("bucket 4"), std::string::npos);
+}
+
+TEST(ApplyPlan, NoTableJoinsAKeyspaceWhileItsBucketsAreOnTheMove) {
+    World world;
+    world.shards[0].keyspaces[0].on_the_move = world.shards[1].keyspaces[0].on_the_move = true;
+    EXPECT_EQ(world.plan(), Texts{});
+    for (ShardState &shard : world.shards)
+        shard.tables[0].guarded = false;
+    auto problems = check_shards(world.desired, world.shards);
+    ASSERT_EQ(problems.size(), 2U);
+    EXPECT_NE(problems[0].message.find("cannot be guarded on shard \"a\""), std::string::npos);
+    EXPECT_NE(problems[1].message.find("cannot be guarded on shard \"b\""), std::string::npos);
+    // Nor is a guard mended, or its key renamed: the shards refuse DDL.
+    world.shards[0].tables[0].guarded = world.shards[1].tables[0].guarded = true;
+    world.shards[0].tables[0].guard_incomplete = true;
+    world.shards[1].tables[0].guarded_key = "old";
+    EXPECT_EQ(check_shards(world.desired, world.shards).size(), 2U);
+    world.shards[2].tables[0].guarded = true;
+    world.shards[1].tables[0].guarded_key = "id";
+    problems = check_shards(world.desired, world.shards);
+    ASSERT_EQ(problems.size(), 1U);
+    EXPECT_NE(problems[0].message.find("shard \"a\""), std::string::npos);
+}
+
 TEST(ApplyPlan, ChangedDeclarationsArePublished) {
     EXPECT_EQ(World().plan(true), Texts{"catalog: publish route version 2"});
     World world;
