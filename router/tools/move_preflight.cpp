@@ -14,12 +14,13 @@ struct Part {
     void (*look)(Preflight &check);
 };
 
-constexpr std::array<Part, 12> parts{{
+constexpr std::array<Part, 13> parts{{
     {"the settings of the source", check_source_server},
     {"the settings of the target", check_target_server},
     {"encodings and collations", check_same_surroundings},
     {"the way from the target to the source", check_way_to_source},
     {"who owns the buckets", check_ownership},
+    {"guards and floors", check_guards},
     {"the replica identities", check_identities},
     {"the definitions of the tables", check_definitions},
     {"the foreign keys", check_foreign_keys},

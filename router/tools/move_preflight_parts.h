@@ -52,6 +52,7 @@ void check_target_server(Preflight &check);      ///< the same of the side that 
 void check_same_surroundings(Preflight &check);  ///< encoding, collation, extension
 void check_way_to_source(Preflight &check);      ///< the target's server can follow the source
 void check_ownership(Preflight &check);          ///< states of the buckets, the keyspace
+void check_guards(Preflight &check);             ///< nobody writes past a fence
 void check_identities(Preflight &check);    ///< changes can be told apart by bucket, and applied
 void check_definitions(Preflight &check);   ///< columns, types, constraints ... are the same
 void check_foreign_keys(Preflight &check);  ///< none leaves the keyspace

@@ -1,7 +1,10 @@
 // Preflight: who owns the buckets, what is in progress on the source, what earlier moves left.
-#include "base/log.h"
+#include <algorithm>
+#include <iterator>
+
 #include "tools/bucket_set.h"
 #include "tools/move_preflight_parts.h"
+#include "tools/move_steps.h"
 
 namespace interlock {
 
@@ -101,6 +104,40 @@ void check_ownership(Preflight &check) {
     }
 }
 
+void check_guards(Preflight &check) {
+    for (const PreflightSide *const side : {&check.source, &check.target}) {
+        const Rows rows = side->connection.query(
+            "SELECT c.relation::text, c.problem FROM interlock.check_guards() c WHERE c.relation "
+            "IN "
+            "  (SELECT t.relid FROM interlock.guarded_table g "
+            "   CROSS JOIN LATERAL interlock.family_tree(g.relid) t WHERE g.keyspace = $1) "
+            "ORDER BY 1, 2",
+            {Param::of_text(check.session.keyspace().name)});
+        for (int row = 0; row < rows.size(); ++row)
+            check.refuse("the guard of table " + rows.text(row, 0) + " is not whole on " +
+                             side->called(),
+                         rows.text(row, 1) + ". Without it nothing holds writers back.",
+                         "Run: interlock apply");
+    }
+    // One that has lost the decision of an earlier move: a standby that was promoted too early.
+    const Rows floors = check.session.catalog().query(
+        "SELECT min_floor FROM interlock.shard_floors WHERE name = ANY ($1) ORDER BY name = $2",
+        {Param::of_text_array({check.source.name, check.target.name}),
+         Param::of_text(check.target.name)});
+    int row = 0;
+    for (const PreflightSide *const side : {&check.source, &check.target}) {
+        if (row >= floors.size()) break;
+        const std::int32_t least = floors.int32(row++, 0);
+        const Rows own = side->connection.query("SELECT floor FROM interlock.shard_identity");
+        if (own.empty() || own.int32(0, 0) >= least) continue;
+        check.refuse(side->called() + " has lost what it decided",
+                     "It gave buckets away under route version " + std::to_string(least) +
+                         "; by itself it knows of " + own.text(0, 0) +
+                         " only: it is an older copy, or a standby that was promoted too early.",
+                     "Run: interlock apply --plan -- it tells what has to be looked at.");
+    }
+}
+
 void check_transactions(Preflight &check) {
     // A slot is not made before every transaction of the server that has written has ended; a
     // prepared one may never end. What a move's pause can bear is time enough for one to be ended.
@@ -151,6 +188,22 @@ void check_transactions(Preflight &check) {
 
 void check_leftovers(Preflight &check) {
     const std::vector<Move> moves = read_moves(check.session.catalog(), true);
+    bool part_of_another = false;
+    for (const Move &move : moves) {
+        if (move.keyspace != check.session.keyspace().name) continue;
+        std::vector<std::int32_t> both;
+        std::set_intersection(move.buckets.begin(), move.buckets.end(),
+                              check.session.buckets().begin(), check.session.buckets().end(),
+                              std::back_inserter(both));
+        if (both.empty()) continue;
+        part_of_another = true;
+        const bool kept = move.step == name_of(MoveStep::unsubscribed);
+        check.refuse(buckets_phrase(both) + " of keyspace \"" + move.keyspace +
+                         (both.size() == 1 ? "\" is" : "\" are") + " part of move " + move.id,
+                     "From shard \"" + move.from + "\" to shard \"" + move.to + "\", step " +
+                         move.step + (kept ? "; the rows at the source are kept." : "."),
+                     kept ? "Run: interlock move --clean " + move.id : end_of(move.id));
+    }
     const Rows source = check.source.connection.query(
         "SELECT 'replication slot', s.slot_name::text, s.active_pid, "
         "  format('SELECT pg_drop_replication_slot(%L);', s.slot_name) "
@@ -179,7 +232,31 @@ void check_leftovers(Preflight &check) {
     tell(check.source, source);
     tell(check.target, target);
 
+    // Records of moves that the catalog has forgotten, or never knew.
+    for (const PreflightSide *const side : {&check.source, &check.target}) {
+        const Rows rows = side->connection.query(
+            "SELECT h.move_id, h.role, h.state, h.peer FROM interlock.handoff h "
+            "WHERE h.keyspace = $1 AND h.buckets && $2 "
+            "  AND h.state IN ('begun', 'fenced', 'importing') ORDER BY h.began",
+            {Param::of_text(check.session.keyspace().name),
+             Param::of_int4_array(check.session.buckets())});
+        for (int row = 0; row < rows.size(); ++row) {
+            const std::string id = rows.text(row, 0);
+            if (unfinished_in_catalog(moves, "interlock_move_" + id.substr(0, 8))) continue;
+            const std::string side_of_it = rows.view(row, 1) == "source" ? "export" : "import";
+            check.refuse(side->called() + " takes part in move " + id +
+                             ", of which the catalog "
+                             "knows nothing",
+                         "It is " + rows.text(row, 1) + " of it, state " + rows.text(row, 2) +
+                             ", shard \"" + rows.text(row, 3) + "\" the other side.",
+                         Preflight::run_on(*side, "SELECT interlock.abort_" + side_of_it + "('" +
+                                                      id + "'); SELECT interlock.forget_handoff('" +
+                                                      id + "');"));
+        }
+    }
+
     // Rows that nobody sees would be among those that come.
+    if (part_of_another) return;
     const Rows tables = check.target.connection.query(
         "SELECT g.relid::text, quote_ident(g.key_column) FROM interlock.guarded_table g "
         "WHERE g.keyspace = $1 ORDER BY 1",
