@@ -114,6 +114,27 @@ def test_a_backend_that_is_terminated_in_a_statement_is_that_clients_error_only(
         assert other.value(balance(S0[0])) == "1000" and client.value(balance(S0[0])) == "1000"
 
 
+@pytest.mark.parametrize("way", ["simple", "extended"])
+def test_a_commit_whose_backend_has_gone_before_is_an_error_not_a_rollback_that_nobody_looks_at(make_cluster, way):
+    cluster = make_cluster(**PG).up()
+    cluster.load_accounts()
+    client = cluster.pg_client()
+    client.ok("BEGIN")
+    client.ok(add(100, S0[0]))
+    cluster.s0.sql("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'app'")
+    # The router has seen the end when it has let go of the connection.
+    wait_until(lambda: cluster.router.status().shards["s0"]["borrowed"] == 0, 10, "the router has noticed")
+    answer = client.query("COMMIT") if way == "simple" else client.run("COMMIT")
+    answer.refused("57P01", "I")
+    assert client.value(balance(S0[0])) == "1000"
+    # Once it is told, COMMIT answers as PostgreSQL does.
+    client.ok("BEGIN")
+    client.ok(add(100, S0[0]))
+    cluster.s0.sql("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = 'app'")
+    client.query(balance(S0[0])).refused("57P01", "E")
+    assert client.ok("COMMIT").tag == "ROLLBACK"
+
+
 def test_a_router_killed_with_9_in_a_transaction_leaves_nothing_behind(make_cluster):
     cluster = make_cluster(**PG).up()
     cluster.load_accounts()

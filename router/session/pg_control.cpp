@@ -93,7 +93,14 @@ Task<std::optional<Refusal>> PgClient::end_transaction(const sql::Facts &facts) 
     if (transaction_ == Transaction::failed || !commit) {
         // Whatever has become of the backend: what it did is not committed.
         co_await roll_back_now();
+        // A client that has not been told of the backend's end must not take ROLLBACK, which many
+        // drivers do not look at, for the end of its COMMIT.
+        auto lost = commit ? take_lost() : std::nullopt;
         leave_block(false);
+        if (lost) {
+            lost->hint = "Run the transaction again.";
+            co_return lost;
+        }
         answer_tag("ROLLBACK");
     } else if (hold_ == Hold::pinned) {
         commands_.assign(1, std::make_shared<const sql::Facts>(facts));
