@@ -99,11 +99,10 @@ inline const Ownership &ownership_for_next_row(GuardCache *cache) {
 
 // Returns the bucket of `key` if this shard may take a write to it now, else raises IL101, IL103 or
 // IL104; 42704 when the keyspace is unknown here, 42804 when the key does not fit it. `name` gives
-// the keyspace's name; it is asked for only after the state has changed. `relid` is the table that
-// is written to, where it is known.
+// the keyspace's name; it is asked for only after the state has changed.
 template <typename Name>
 inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key,
-                                     Oid relid = InvalidOid, bool removal = false) {
+                                     bool removal = false) {
     const Ownership &ownership = ownership_for_next_row(cache);
     if (unlikely(cache->generation != ownership.generation || cache->name_varies)) {
         cache->keyspace = require_keyspace(ownership, name());
@@ -117,7 +116,7 @@ inline std::int32_t require_writable(GuardCache *cache, Name name, Datum key,
     const BucketState state =
         keyspace->states == nullptr ? BucketState::none : keyspace->states[bucket];
     if (likely(state == BucketState::owned && ownership.writable)) {
-        write_rights::note_write(ownership, *keyspace, bucket, relid);
+        write_rights::note_write(ownership, *keyspace, bucket);
         return bucket;
     }
     if (ownership.restored) refuse_restored_copy(ownership);
@@ -217,15 +216,14 @@ INTERLOCK_FUNCTION(interlock_guard) {
     const auto name = [trigger] { return std::string_view(trigger->tgargs[0]); };
     GuardCache *cache = guard_cache(fcinfo->flinfo);
     const Datum key = key_of(cache, data->tg_trigslot, trigger);
-    const Oid relid = RelationGetRelid(data->tg_relation);
     const std::int32_t bucket =
-        require_writable(cache, name, key, relid, TRIGGER_FIRED_BY_DELETE(data->tg_event));
+        require_writable(cache, name, key, TRIGGER_FIRED_BY_DELETE(data->tg_event));
     if (!TRIGGER_FIRED_BY_UPDATE(data->tg_event)) PG_RETURN_POINTER(data->tg_trigtuple);
 
     const Datum new_key = key_of(cache, data->tg_newslot, trigger);
     // Most updates leave the key alone. (Of an integer: other keys are pointers, and are hashed.)
     if (new_key != key) {
-        const std::int32_t after = require_writable(cache, name, new_key, relid);
+        const std::int32_t after = require_writable(cache, name, new_key);
         if (bucket != after) refuse_bucket_change(cache->keyspace, bucket, after);
     }
     PG_RETURN_POINTER(data->tg_newtuple);

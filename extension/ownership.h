@@ -17,12 +17,17 @@ namespace interlock {
 /// State of a bucket; none: it has no row, and is not this shard's.
 enum class BucketState : std::uint8_t { none, owned, fenced, moved, importing };
 
-/// What the transaction under way may do behind a fence; see write_rights.h. Each number is the
-/// epoch in which it was written down, and good in that epoch only.
+/// What the transaction under way may do behind a fence; see write_rights.h. An epoch is that in
+/// which something was written down, and it is good in that epoch only.
 struct WriteRights {
-    std::uint32_t table_locked;  ///< a lock for writing on a table of the keyspace is held
-    std::uint32_t rows_locked;   ///< rows of a table of the keyspace are locked
-    std::uint32_t written[1];    ///< one a bucket: written to while it was owned
+    /// A lock that is held, and the subtransaction that it was found in: it is as old, or older.
+    struct Lock {
+        std::uint32_t epoch;
+        SubTransactionId found_in;
+    };
+    Lock table;                ///< for writing, on a table of the keyspace
+    Lock rows;                 ///< for locking rows of one
+    std::uint32_t written[1];  ///< one a bucket: written to while it was owned
 };
 
 struct Keyspace {

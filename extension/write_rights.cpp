@@ -10,25 +10,43 @@ namespace {
 
 using write_rights::epoch;
 
-// The innermost subtransaction in which a lock was noted; that lock may be older, not younger.
-SubTransactionId noted_in = InvalidSubTransactionId;
-
-void next_epoch() {
-    if (++epoch == 0) epoch = 1;
-    noted_in = InvalidSubTransactionId;
+std::size_t size_for(std::int32_t buckets) {
+    return offsetof(WriteRights, written) +
+           sizeof(std::uint32_t) * static_cast<std::size_t>(buckets);
 }
 
 void on_transaction(XactEvent event, void *) {
     if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
-        next_epoch();
+        if (++epoch == 0) epoch = 1;
 }
 
+template <typename Visit>
+void for_each_lock(Visit visit) {
+    const Ownership &ownership = ownership_copy::current;
+    for (int i = 0; i < ownership.keyspace_count; ++i)
+        if (WriteRights *rights = ownership.keyspaces[i].rights) {
+            visit(&rights->table);
+            visit(&rights->rows);
+        }
+}
+
+// Subtransactions that began inside the one that ends have larger numbers, older ones smaller.
 void on_subtransaction(SubXactEvent event, SubTransactionId ended, SubTransactionId parent,
                        void *) {
-    // Subtransactions that began inside it have larger numbers; those from before have smaller
-    // ones.
-    if (event == SUBXACT_EVENT_ABORT_SUB && noted_in >= ended) next_epoch();
-    if (event == SUBXACT_EVENT_COMMIT_SUB && noted_in == ended) noted_in = parent;
+    if (event == SUBXACT_EVENT_COMMIT_SUB)
+        for_each_lock([&](WriteRights::Lock *lock) {
+            if (lock->epoch == epoch && lock->found_in == ended) lock->found_in = parent;
+        });
+    if (event != SUBXACT_EVENT_ABORT_SUB) return;
+    for_each_lock([&](WriteRights::Lock *lock) {
+        if (lock->epoch == epoch && lock->found_in >= ended) lock->epoch = 0;
+    });
+    const Ownership &ownership = ownership_copy::current;
+    for (int i = 0; i < ownership.keyspace_count; ++i) {
+        WriteRights *rights = ownership.keyspaces[i].rights;
+        if (rights != nullptr && rights->table.epoch != epoch && rights->rows.epoch != epoch)
+            std::memset(rights, 0, size_for(ownership.keyspaces[i].buckets));
+    }
 }
 
 bool holds(Oid relid, LOCKMODE mode) {
@@ -37,9 +55,8 @@ bool holds(Oid relid, LOCKMODE mode) {
     return lock_held_by_me(&tag, mode);
 }
 
-void note_lock(std::uint32_t *mark) {
-    *mark = epoch;
-    noted_in = Max(noted_in, GetCurrentSubTransactionId());
+void note(WriteRights::Lock *lock) {
+    *lock = {epoch, GetCurrentSubTransactionId()};
 }
 
 }  // namespace
@@ -50,21 +67,14 @@ void write_rights::watch_transactions() {
 }
 
 void write_rights::note_first_write(const Ownership &ownership, const Keyspace &keyspace,
-                                    std::int32_t bucket, Oid relid) {
+                                    std::int32_t bucket) {
     WriteRights *rights = keyspace.rights;
-    for (int i = 0; rights->table_locked != epoch && i < ownership.guarded_count; ++i) {
+    for (int i = 0; rights->table.epoch != epoch && i < ownership.guarded_count; ++i) {
         const GuardedTable &table = ownership.guarded[i];
         if (std::strcmp(table.keyspace, keyspace.name) == 0 && holds(table.relid, RowExclusiveLock))
-            note_lock(&rights->table_locked);
+            note(&rights->table);
     }
-    // A partition or child that is written to by its own name. Anybody can put the guard's trigger
-    // on a table of his own, which no fence looks at.
-    if (rights->table_locked != epoch && OidIsValid(relid) && holds(relid, RowExclusiveLock)) {
-        const GuardedTable *table = guarding(ownership, relid);
-        if (table != nullptr && std::strcmp(table->keyspace, keyspace.name) == 0)
-            note_lock(&rights->table_locked);
-    }
-    if (rights->table_locked == epoch) rights->written[bucket] = epoch;
+    if (rights->table.epoch == epoch) rights->written[bucket] = epoch;
 }
 
 void write_rights::note_row_locks(const PlannedStmt *statement) {
@@ -80,24 +90,20 @@ void write_rights::note_row_locks(const PlannedStmt *statement) {
         const Keyspace *keyspace =
             table == nullptr ? nullptr : find_keyspace(ownership, table->keyspace);
         if (keyspace != nullptr && keyspace->rights != nullptr &&
-            keyspace->rights->rows_locked != epoch)
-            note_lock(&keyspace->rights->rows_locked);
+            keyspace->rights->rows.epoch != epoch)
+            note(&keyspace->rights->rows);
     }
 }
 
 WriteRights *write_rights::make(std::int32_t buckets, MemoryContext context) {
-    return static_cast<WriteRights *>(MemoryContextAllocZero(
-        context, offsetof(WriteRights, written) +
-                     sizeof(std::uint32_t) * static_cast<std::size_t>(buckets)));
+    return static_cast<WriteRights *>(MemoryContextAllocZero(context, size_for(buckets)));
 }
 
 void write_rights::take_over(const Keyspace &before, const Keyspace &after) {
     if (before.rights == nullptr || after.rights == nullptr || before.buckets != after.buckets)
         return;
-    std::memcpy(after.rights, before.rights,
-                offsetof(WriteRights, written) +
-                    sizeof(std::uint32_t) * static_cast<std::size_t>(after.buckets));
-    if (before.rights->rows_locked != epoch) return;
+    std::memcpy(after.rights, before.rights, size_for(after.buckets));
+    if (before.rights->rows.epoch != epoch) return;
     for (std::int32_t bucket = 0; bucket < after.buckets; ++bucket)
         if (before.states[bucket] == BucketState::owned &&
             after.states[bucket] == BucketState::fenced)

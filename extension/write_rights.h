@@ -8,7 +8,8 @@
 // UPDATE): whoever locks a row means to write it, and which bucket the row is in is not known here.
 //
 // The lock must have been held all the time. A savepoint that is rolled back lets go of the locks
-// taken since; if one of those that count here is among them, all is forgotten.
+// taken since. As long as one that counts is left, it is older than all that was remembered since
+// the savepoint, and nothing is lost; otherwise all is forgotten.
 #pragma once
 
 #include "ownership.h"
@@ -16,25 +17,23 @@
 namespace interlock::write_rights {
 
 #pragma GCC visibility push(hidden)
-/// Marks what belongs to the transaction under way: another number in each, and after a rollback to
-/// a savepoint that took locks back. Never 0.
+/// Marks what belongs to the transaction under way: another number in each. Never 0.
 extern std::uint32_t epoch;
 
 /// The first time in a transaction; see note_write().
-void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket,
-                      Oid relid);
+void note_first_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket);
 #pragma GCC visibility pop
 
 /// Follows the ends of transactions from now on. Once per process, before anything is noted.
 void watch_transactions();
 
-/// Remembers that this transaction writes to an owned bucket of a table; InvalidOid: of whichever
-/// table of the keyspace. It does so only if it holds a lock for writing on it, for the guard's
-/// functions can be called by anybody.
-inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket,
-                       Oid relid) {
+/// Remembers that this transaction writes to an owned bucket, if it holds a lock for writing on a
+/// table of the keyspace: the guard's functions can be called by anybody, who need not write. (Only
+/// tables given to shard_table() are looked at. Who writes to a partition by its own name has no
+/// right to go on.)
+inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std::int32_t bucket) {
     if (unlikely(keyspace.rights->written[bucket] != epoch))
-        note_first_write(ownership, keyspace, bucket, relid);
+        note_first_write(ownership, keyspace, bucket);
 }
 
 /// Remembers that this transaction locks rows of tables of a statement that is about to run.

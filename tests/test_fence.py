@@ -357,21 +357,25 @@ def test_of_a_decision_and_an_opening_at_the_same_time_exactly_one_wins(shard, o
     """Many rounds, both orders of arrival, the deadline as near as it can be."""
     wins = {"moved": 0, "owned": 0}
     timed = "expire" in opening
+    # Timed: both begin so long before the fence's end, and later after a decision, earlier after none.
+    ahead, prepared_in = 0.0, 0.05
     with shard.connect() as decider, shard.connect() as opener:
-        for turn in range(60):
-            version = 2 + turn
-            shard.begin(version, "40 ms" if timed else "60 s")
-            deadline = time.monotonic() + 0.03
+        for turn in range(30):
+            started = time.monotonic()
+            shard.begin(2 + turn, f"{3 * prepared_in + 0.02} s" if timed else "60 s")
+            left = shard.value("SELECT extract(epoch FROM until - clock_timestamp())::float8 FROM interlock.handoff WHERE move_id = %s", shard.move)
+            end = time.monotonic() + left
             assert shard.wait() == []
             try:
                 shard.sql("SELECT interlock.write_marker(%s)", shard.move)
             except psycopg.Error:
                 pass  # too late already: the decision must fail
+            prepared_in = (prepared_in + time.monotonic() - started) / 2
             outcome = {}
 
-            def run(name, connection, text, params, outcome=outcome, deadline=deadline, turn=turn):
+            def run(name, connection, text, params, outcome=outcome, begin=end - ahead):
                 if timed:
-                    time.sleep(max(0, deadline + 0.0003 * (turn % 60) - time.monotonic()))
+                    time.sleep(max(0, begin - time.monotonic()))
                 try:
                     outcome[name] = connection.execute(text, params).fetchone()[0]
                 except psycopg.Error as error:
@@ -393,6 +397,7 @@ def test_of_a_decision_and_an_opening_at_the_same_time_exactly_one_wins(shard, o
             if not timed:
                 assert outcome["open"] in ((False, "55000") if decided else (True,)), outcome
             wins[state] += 1
+            ahead = max(0.0, ahead + (-0.001 if decided else 0.003))
             if decided:  # back by hand, for the next round
                 shard.sql("UPDATE interlock.bucket_state SET state = 'owned', peer = NULL, route_version = 1 WHERE bucket = 0")
             elif shard.handoff() != "aborted":

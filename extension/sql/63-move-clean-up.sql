@@ -122,7 +122,8 @@ BEGIN
     IF max_rows IS NULL OR max_rows < 1 THEN
         RAISE EXCEPTION 'number of rows must be positive' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    SELECT * INTO handoff FROM interlock.handoff h WHERE h.move_id = delete_moved_rows.move_id;
+    -- Batches of one move come one after the other.
+    SELECT * INTO handoff FROM interlock.handoff h WHERE h.move_id = delete_moved_rows.move_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'move % is not known to this shard', coalesce(move_id::text, 'null') USING ERRCODE = 'undefined_object';
     END IF;
