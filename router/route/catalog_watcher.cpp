@@ -154,13 +154,15 @@ CatalogWatcher::CatalogWatcher(std::string conninfo, std::int64_t poll_interval,
 
 CatalogWatcher::~CatalogWatcher() {
     stopping_ = true;
-    look_now();
+    (void)look_now();
     thread_.join();
 }
 
-void CatalogWatcher::look_now() {
+std::uint64_t CatalogWatcher::look_now() {
+    const std::uint64_t number = ++looks_asked_;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+    return number;
 }
 
 void CatalogWatcher::forget_wake() {
@@ -237,8 +239,10 @@ void CatalogWatcher::watch_one_connection() {
     while (!stopping_) {
         forget_wake();  // before the look: what is asked for from here on is another one
         if (stopping_) break;
+        const std::uint64_t asked = looks_asked_;
         look(catalog);
         report(true, {});
+        if (asked != std::exchange(looks_done_, asked) && events_.looked) events_.looked(asked);
         (void)catalog.wait_notification(poll_interval_, wake_.get());
     }
 }

@@ -25,6 +25,8 @@ struct CatalogEvents {
     std::function<void(std::int32_t version, std::string why)> rejected;
     /// Whether the catalog answers; called when that changes.
     std::function<void(bool reachable, std::string error)> reachable;
+    /// A look that was asked for is done. May be empty.
+    std::function<void(std::uint64_t number)> looked;
 };
 
 class CatalogWatcher {
@@ -37,8 +39,9 @@ class CatalogWatcher {
     CatalogWatcher(const CatalogWatcher &) = delete;
     CatalogWatcher &operator=(const CatalogWatcher &) = delete;
 
-    /// Looks at the catalog as soon as it can, not at the next poll. Safe from any thread.
-    void look_now();
+    /// Looks at the catalog as soon as it can, not at the next poll. Safe from any thread. Returns
+    /// the look's number; CatalogEvents::looked says when it, and all before it, are done.
+    std::uint64_t look_now();
 
     /// Takes effect with the next poll.
     void set_intervals(std::int64_t poll_interval, std::int64_t timeout);
@@ -60,8 +63,10 @@ class CatalogWatcher {
     CatalogEvents events_;
     UniqueFd wake_;
     std::atomic<bool> stopping_ = false;
+    std::atomic<std::uint64_t> looks_asked_ = 0;
 
     // The thread's own.
+    std::uint64_t looks_done_ = 0;
     std::int32_t current_version_ = 0;
     std::int64_t current_announcements_ = 0;
     std::string current_published_;  ///< when: tells a version from another of the same number

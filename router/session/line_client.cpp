@@ -253,6 +253,11 @@ void LineClient::append_status() {
                        "index_filtered=%llu",
                        number(pages.pages), number(pages.failed), number(pages.rounds),
                        number(pages.entries), number(pages.filtered)));
+    const RouteCounters &moves = worker_.moves;
+    out_.append(format(" moves=announced:%d,held:%llu,resent:%llu,failed:%llu,waiting:%zu",
+                       routes && routes->table->announced ? routes->table->announced->version : 0,
+                       number(moves.held), number(moves.resent), number(moves.failed),
+                       moves.waiting));
     if (routes) {
         for (const Shard &shard : routes->table->shards) {
             const PoolCounters counters = worker_.pools().counters(shard.name);

@@ -22,7 +22,8 @@ Refusal as_postgres(Refusal refusal) {
 }  // namespace
 
 const std::shared_ptr<const Routes> &PgClient::routes_in_use() const {
-    return block_ ? block_->routes : worker_.routes();
+    if (block_) return block_->routes;
+    return request_routes_ ? request_routes_ : worker_.routes();
 }
 
 void PgClient::append_query(std::string_view sql, Owed::To to, std::uint32_t note) {
@@ -85,9 +86,10 @@ std::optional<Refusal> PgClient::check_names(const sql::Facts &facts) {
 }
 
 // Finds the backend for a statement: the pinned one, the one of the implicit transaction, or one
-// that is lent now.
-Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
-                                              std::optional<Target> target) {
+// that is lent now. `settled`: the statement, with those that are sent with it, uses no bucket that
+// is announced to move, and no unknown one.
+Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts, std::optional<Target> target,
+                                              bool settled) {
     const auto shard_name = [&](ShardIndex shard) {
         return routes_in_use()->table->shards[shard].name.c_str();
     };
@@ -115,14 +117,20 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
                    shard_name(shard_), shard_name(target->shard));
         co_return other;
     }
-    if (hold_ == Hold::any && (outdated() || (target && target->shard != shard_))) {
+    if ((hold_ == Hold::pinned || hold_ == Hold::single) && must_not_run_here(settled)) {
+        ++worker_.moves.failed;
+        co_return bucket_on_the_move();
+    }
+    const bool other_shard = target && target->shard != shard_;
+    if (hold_ == Hold::any &&
+        (outdated() || other_shard || (target && lease_->route_version() != version(settled)))) {
         co_await give_up_any();
         if (skipping_) co_return std::nullopt;
     }
     if (hold_ == Hold::any && pins) hold_ = in_block() ? Hold::pinned : Hold::single;
     if (hold_ != Hold::none) co_return check_names(facts);
 
-    auto refused = co_await lend(target ? std::optional(target->shard) : std::nullopt);
+    auto refused = target ? co_await lend(target->shard, settled) : co_await lend(std::nullopt);
     if (!refused) refused = check_names(facts);
     if (refused) {
         release();
@@ -137,7 +145,15 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts,
     co_return std::nullopt;
 }
 
-Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
+// The route version that a session for a statement is to have. Once a move is announced, that of
+// statements that have nothing to do with it: the shard's floor, raised when it is decided, does
+// not stop them.
+std::int32_t PgClient::version(bool settled) const {
+    const RouteTable &table = *routes_in_use()->table;
+    return settled ? table.settled_version() : table.version;
+}
+
+Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, bool settled) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) co_return no_route_table();
     park_scatter();
@@ -147,12 +163,13 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard) {
     LoginPools &pools = routes->pools_for(backend_login_);
     if (shard) {
         Pool &pool = pools[*shard];
-        if (auto ready = pool.try_acquire(routes->table->version)) {
+        const std::int32_t route_version = version(settled);
+        if (auto ready = pool.try_acquire(route_version)) {
             lease_ = std::move(*ready);
         } else {
             waiting_ = true;
             gave_up_.reset();
-            auto lent = co_await pool.acquire(routes->table->version, &gave_up_);
+            auto lent = co_await pool.acquire(route_version, &gave_up_);
             waiting_ = false;
             if (!lent) co_return as_postgres(std::move(lent.error()));
             lease_ = std::move(*lent);
@@ -282,6 +299,8 @@ Task<void> PgClient::give_up_any() {
         release();
     else
         discard_backend();
+    // In a block it was rolled back; what was no block's is committed.
+    resend_from_here();
 }
 
 // Rolls the transaction's backend back and returns it, now: no lock may outlive the transaction.

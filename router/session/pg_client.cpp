@@ -128,9 +128,11 @@ void PgClient::take_work() {
     auto &spare = spare_work();
     if (spare.empty()) {
         exchange_ = std::make_unique<Exchange>();
+        resend_ = std::make_unique<Resend>();
         return;
     }
     exchange_ = std::move(spare.back().exchange);
+    resend_ = std::move(spare.back().resend);
     notes_.swap(spare.back().notes);
     commands_.swap(spare.back().commands);
     spare.pop_back();
@@ -145,11 +147,13 @@ void PgClient::give_work_back() {
     if (spare.size() < most_spare_work) {
         Work &kept = spare.emplace_back();
         kept.exchange = std::move(exchange_);
+        kept.resend = std::move(resend_);
         kept.notes.swap(notes_);
         kept.commands.swap(commands_);
         return;
     }
     exchange_.reset();
+    resend_.reset();
     notes_ = {};
     commands_ = {};
 }
@@ -182,7 +186,8 @@ Task<bool> PgClient::serve(bool fresh) {
                 break;
             }
             const std::size_t read = in_.size();
-            if (!co_await push_round() || !co_await flush()) break;
+            if (!co_await push_round()) break;
+            if (!answers_may_wait() && !co_await flush()) break;
             if (in_.size() > read) continue;  // more has come meanwhile
             if (!within_budget()) break;
             if (may_rest()) co_return true;
@@ -318,7 +323,10 @@ void PgClient::fatal_protocol(std::string_view message) {
 Task<void> PgClient::take_message(const wire::Frame &frame) {
     const char type = frame.type;
     // After an error everything up to the next Sync is passed over, a Query included.
-    if (skipping_ && type != 'S' && type != 'X') co_return;
+    if (skipping_ && type != 'S' && type != 'X') {
+        if (refused_) co_await take_behind_refused(frame);
+        co_return;
+    }
     if (type == 'Q') {
         const std::string_view body = frame.body;
         if (body.empty() || body.find('\0') != body.size() - 1) {
@@ -351,7 +359,9 @@ Task<void> PgClient::take_message(const wire::Frame &frame) {
         answer_ready();
         co_return;
     }
+    if (!round_open_) begin_request();
     round_open_ = true;
+    if (type != 'H') keep_message(frame);
     switch (type) {
     case 'P': co_await parse(frame.body); break;
     case 'B': co_await bind(frame.body); break;
@@ -411,7 +421,10 @@ bool PgClient::read_client() {
 // Writes what goes now; false when the client's end is closed.
 bool PgClient::try_write() {
     while (!out_.empty()) {
-        switch (transport_->stream.write(out_)) {
+        const std::size_t before = out_.size();
+        const wire::StreamState state = transport_->stream.write(out_);
+        answers_given(before - out_.size());
+        switch (state) {
         case wire::StreamState::ok: break;
         case wire::StreamState::want_read:
         case wire::StreamState::want_write: return true;
@@ -424,6 +437,8 @@ bool PgClient::try_write() {
 
 Task<bool> PgClient::flush() {
     if (gone_) co_return false;
+    if (refused_) co_return true;  // what is in out_ may have to be taken back
+    flush_wanted_ = false;
     if (!try_write()) co_return false;
     if (out_.empty()) co_return true;
     Loop &loop = worker_.loop();
@@ -488,7 +503,7 @@ Task<bool> PgClient::idle() {
                 round_stirred();
             else
                 co_await pinned_stirred();
-            if (!out_.empty() && !co_await flush()) co_return false;
+            if (!out_.empty() && !answers_may_wait() && !co_await flush()) co_return false;
         }
         if (fired.has(0)) co_return read_client();
     }

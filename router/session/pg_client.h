@@ -11,6 +11,7 @@
 // pg_settings.cpp      the session's parameters: SET, RESET, what the client is told of them
 // pg_backend.cpp       lending, pinning, giving back
 // pg_settle.cpp        moving answers, and what happens when the backend is lost
+// pg_resend.cpp        holding back, and sending again, what meets a move of buckets
 // pg_scatter.cpp       statements that all shards answer together
 //
 // States and codes are those of spec "routing"; where it is silent, PostgreSQL's own behaviour.
@@ -22,6 +23,7 @@
 #include "session/pg_exchange.h"
 #include "session/pg_login.h"
 #include "session/pg_shared.h"
+#include "session/route_wait.h"
 #include "session/scatter_budget.h"
 #include "session/session.h"
 #include "session/worker.h"
@@ -117,9 +119,37 @@ class PgClient final : public Client, private ExchangeOwner {
         PreparedPointer prepared;
     };
 
+    /// What it takes to carry out again what is being carried out: see pg_resend.cpp.
+    struct Resend {
+        bool possible = false;   ///< none of it was committed, none of its answers given
+        bool bound = false;      ///< something on a backend depends on its messages
+        std::size_t before = 0;  ///< bytes of out_ that are no answers of it
+        std::string frames;      ///< of a round: its messages
+        std::size_t last = 0;    ///< where in frames the message in hand is
+        struct Change {
+            std::string name;
+            PreparedPointer before;
+        };
+        std::vector<Change> statements;  ///< prepared, replaced or closed, in order
+        std::vector<Portal> portals;     ///< as they were
+    };
+    /// A refusal of a shard that the client was not told of.
+    struct Refused {
+        RouteRefusal kind;
+        BackendError error;
+        bool before_sending = false;  ///< it is our own
+    };
+    /// What has become of a statement.
+    enum class Ran : std::uint8_t {
+        done,
+        failed,
+        again,  ///< nothing: it is to be planned and carried out anew
+    };
+
     /// What only a client needs that something is going on for.
     struct Work {
         std::unique_ptr<Exchange> exchange;
+        std::unique_ptr<Resend> resend;
         std::vector<Note> notes;
         std::vector<std::shared_ptr<const sql::Facts>> commands;
     };
@@ -153,17 +183,21 @@ class PgClient final : public Client, private ExchangeOwner {
     // pg_long_message.cpp
     [[nodiscard, gnu::noinline]] Task<bool> take_long_message(char type, std::size_t size);
     [[nodiscard]] Task<bool> take_long_bind(std::size_t size);
+    [[nodiscard]] Result<std::optional<Target>, Refusal>
+    plan_long_bind(Prepared &prepared, const std::string &portal_name, wire::FieldReader fields,
+                   std::size_t size);
     [[nodiscard]] Task<bool> read_at_least(std::size_t bytes);
     [[nodiscard]] Task<bool> pass_over(std::size_t size);
 
     // pg_query.cpp
     [[nodiscard]] Task<void> query(std::string_view text);
-    [[nodiscard]] Task<bool> run_one(const std::shared_ptr<const sql::Facts> &facts,
-                                     std::string_view text, std::span<const sql::Literal> literals);
-    [[nodiscard]] Task<bool> run_many(std::string text, std::vector<sql::StatementFacts> list,
+    [[nodiscard]] Task<Ran> judge_and_run(std::string_view text);
+    [[nodiscard]] Task<Ran> run_one(const std::shared_ptr<const sql::Facts> &facts,
+                                    std::string_view text, std::span<const sql::Literal> literals);
+    [[nodiscard]] Task<void> run_many(std::string text, std::vector<sql::StatementFacts> list,
                                       std::vector<sql::Literal> literals);
-    [[nodiscard]] Task<bool> run_data(std::string_view text, std::optional<Target> target);
-    [[nodiscard]] Task<bool> finish_query();
+    [[nodiscard]] Task<Ran> run_data(std::string_view text, std::optional<Target> target);
+    [[nodiscard]] Task<Ran> finish_query();
 
     // pg_extended.cpp
     [[nodiscard]] Extended &extended();
@@ -173,6 +207,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<void> execute(std::string_view body);
     void close(std::string_view body);
     [[nodiscard]] Task<void> sync();
+    [[nodiscard]] Task<void> finish_round();
     [[nodiscard]] Task<void> flush_request();
     [[nodiscard]] Task<void> check_parsed();
     [[nodiscard]] Task<void> end_round_early();
@@ -231,12 +266,14 @@ class PgClient final : public Client, private ExchangeOwner {
     // pg_backend.cpp
     [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
     [[nodiscard]] Task<std::optional<Refusal>> ensure(const sql::Facts &facts,
-                                                      std::optional<Target> target);
-    [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard);
+                                                      std::optional<Target> target, bool settled);
+    [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard,
+                                                    bool settled = false);
     [[nodiscard]] Task<std::optional<Refusal>> lend_any(LoginPools &pools, std::int32_t version);
     [[nodiscard]] Task<std::optional<Refusal>> apply_parameters(Parameters wanted);
     [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
     void open_block();
+    [[nodiscard]] std::int32_t version(bool settled) const;
     [[nodiscard]] bool outdated() const;
     void append_step(std::string_view sql);
     void append_query(std::string_view sql, Owed::To to, std::uint32_t note = 0);
@@ -263,6 +300,32 @@ class PgClient final : public Client, private ExchangeOwner {
     void discard_backend();
     void raise_effect(const sql::Facts &facts);
     [[nodiscard]] bool in_block() const { return block_ != nullptr; }
+
+    // pg_resend.cpp
+    [[nodiscard]] static bool buckets_known(const sql::Facts &facts);
+    void use_newest_routes();
+    void begin_request();
+    void end_request();
+    void begin_resend();
+    void keep_message(const wire::Frame &frame);
+    void keep_statement(std::string_view name);
+    void cannot_resend();
+    void resend_from_here();
+    void answers_given(std::size_t bytes);
+    [[nodiscard]] bool answers_may_wait() const;
+    [[nodiscard]] bool refused_for_routes(const wire::ErrorFields &error, Buffer &out);
+    [[nodiscard]] bool must_not_run_here(bool settled) const;
+    [[nodiscard]] Refusal bucket_on_the_move() const;
+    void fail_round_for_move();
+    void begin_patience();
+    [[nodiscard]] std::optional<Refusal> waited_in_vain();
+    [[nodiscard]] Task<bool> await_routes(Millis until, bool look_once);
+    [[nodiscard]] Task<std::optional<Refusal>> hold_back(bool &again);
+    [[nodiscard]] Task<std::optional<Refusal>> make_way(bool synced);
+    [[nodiscard]] Task<bool> end_refused(const Refused &refused);
+    void take_back();
+    [[nodiscard]] Task<void> take_behind_refused(const wire::Frame &frame);
+    [[nodiscard]] Task<void> replay_round();
 
     // pg_scatter.cpp
     [[nodiscard]] Task<bool> run_scatter(const std::shared_ptr<const sql::Facts> &facts,
@@ -321,6 +384,12 @@ class PgClient final : public Client, private ExchangeOwner {
     std::unique_ptr<Block> block_;
     std::unique_ptr<Extended> extended_;
     std::unique_ptr<Exchange> exchange_;  ///< null while it rests
+    std::unique_ptr<Resend> resend_;      ///< the same
+    std::unique_ptr<Refused> refused_;    ///< by a shard, and neither told nor overcome yet
+    /// Of the statement or round in hand, outside a transaction block; null between two of them.
+    std::shared_ptr<const Routes> request_routes_;
+    Millis patience_ = 0;     ///< until when what is in hand waits for routes; 0: it has not begun
+    Millis retry_delay_ = 0;  ///< before a fence is tried again
     std::vector<Note> notes_;
     std::vector<std::shared_ptr<const sql::Facts>> commands_;  ///< of the Query under way
     std::size_t command_ = 0;
@@ -332,19 +401,21 @@ class PgClient final : public Client, private ExchangeOwner {
     Hold hold_ = Hold::none;
     Transaction transaction_ = Transaction::none;
     Effect effect_ = Effect::read;
-    bool user_code_ = false;      ///< the lease may have run functions of users
-    bool timed_out_ = false;      ///< the statement under way ran out of its time
-    bool cancelled_ = false;      ///< a cancel was sent to the backend in use: never lent again
-    bool waiting_ = false;        ///< in a pool's queue, or for the shards of a scatter
-    bool scattering_ = false;     ///< the latter: what the client sends meanwhile is read
-    bool scatter_open_ = false;   ///< a portal's, described and not executed yet
-    bool stale_plans_ = false;    ///< the backend in use has plans of a table that has changed
-    bool last_failed_ = false;    ///< a forwarded control statement was answered by an error
-    bool skipping_ = false;       ///< up to the next Sync, after an error
-    bool round_open_ = false;     ///< messages since the last Sync
-    bool gone_ = false;           ///< the client has closed its end
-    bool closing_ = false;        ///< the connection ends after what is in out_
-    bool may_read_ahead_ = true;  ///< false while a view into in_ is in use
+    bool user_code_ = false;     ///< the lease may have run functions of users
+    bool timed_out_ = false;     ///< the statement under way ran out of its time
+    bool cancelled_ = false;     ///< a cancel was sent to the backend in use: never lent again
+    bool waiting_ = false;       ///< in a pool's queue, or for the shards of a scatter
+    bool scattering_ = false;    ///< the latter: what the client sends meanwhile is read
+    bool scatter_open_ = false;  ///< a portal's, described and not executed yet
+    bool stale_plans_ = false;   ///< the backend in use has plans of a table that has changed
+    bool last_failed_ = false;   ///< a forwarded control statement was answered by an error
+    bool skipping_ = false;      ///< up to the next Sync, after an error
+    bool round_open_ = false;    ///< messages since the last Sync
+    bool flush_wanted_ = false;  ///< the client waits for answers in the middle of a round
+    bool patience_is_the_sessions_ = false;  ///< its statement_timeout ends it, not the router's
+    bool gone_ = false;                      ///< the client has closed its end
+    bool closing_ = false;                   ///< the connection ends after what is in out_
+    bool may_read_ahead_ = true;             ///< false while a view into in_ is in use
     bool utf8_ = true;
     bool hold_status_ = false;           ///< status changes are not told to the client for now
     std::optional<Code> round_refusal_;  ///< why the router itself failed the round

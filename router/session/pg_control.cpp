@@ -64,7 +64,7 @@ std::optional<Refusal> PgClient::begin(const sql::Facts &facts) {
 
 void PgClient::open_new_block(std::string begin) {
     block_ = std::make_unique<Block>();
-    block_->routes = worker_.routes();
+    block_->routes = request_routes_ ? request_routes_ : worker_.routes();
     block_->begin = std::move(begin);
     block_->parameters = parameters_;
     transaction_ = Transaction::open;
@@ -133,6 +133,7 @@ Task<std::optional<Refusal>> PgClient::end_transaction(const sql::Facts &facts) 
 void PgClient::leave_block(bool committed) {
     const std::unique_ptr<Block> block = std::move(block_);
     transaction_ = Transaction::none;
+    if (!request_routes_) request_routes_ = worker_.routes();
     lost_.reset();
     // Lent with what was in force before, the backend has undone, or kept, what was set since.
     if (lease_ && committed) lease_->set_applied_parameters(parameters_);

@@ -65,6 +65,8 @@ bool PgClient::carried_out_here(const sql::Facts &facts) const {
 
 // The rest of the round is skipped; what was done in it on the backend is rolled back at its end.
 void PgClient::fail_round(const Refusal &refusal) {
+    refused_.reset();
+    resend_->possible = false;
     Refusal told = refusal;
     const bool retry = told.code == Code::R30 || told.code == Code::R33 || told.code == Code::R34;
     if (in_block() && transaction_ == Transaction::open) {
@@ -102,26 +104,29 @@ Task<void> PgClient::bind(std::string_view body) {
     const PreparedPointer prepared = find_prepared(statement_name);
     if (!fields.ok()) co_return fail_round(malformed());
     if (!prepared) co_return fail_round(no_such_statement(statement_name));
-    if (auto refused = refresh(*prepared)) co_return fail_round(*refused);
-    const sql::Facts &facts = *prepared->facts;
-    const bool local = carried_out_here(facts);
-    if (extended_->portals.size() >= worker_.settings().pg_max_prepared)
-        co_return fail_round(
-            postgres_error("54000", "too many open portals; the limit is pg.max_prepared"));
-    if (!portal_name.empty() && find_portal(portal_name) != nullptr)
-        co_return fail_round(
-            postgres_error("42P03", "cursor \"" + std::string(portal_name) + "\" already exists"));
-
-    if (facts.scatter) {
-        if (auto refused = bind_scatter(portal_name, prepared, rest))
-            co_return fail_round(*refused);
-        co_return;
-    }
-    static thread_local std::vector<BoundParameter> parameters;
-    if (!read_parameters(fields, prepared->statement->types, parameters))
-        co_return fail_round(malformed());
+    const wire::FieldReader values = fields;
     std::optional<Target> target;
-    if (!local) {
+    bool local = false;
+    for (bool again = true; std::exchange(again, false);) {
+        if (auto refused = refresh(*prepared)) co_return fail_round(*refused);
+        const sql::Facts &facts = *prepared->facts;
+        local = carried_out_here(facts);
+        if (extended_->portals.size() >= worker_.settings().pg_max_prepared)
+            co_return fail_round(
+                postgres_error("54000", "too many open portals; the limit is pg.max_prepared"));
+        if (!portal_name.empty() && find_portal(portal_name) != nullptr)
+            co_return fail_round(postgres_error("42P03", "cursor \"" + std::string(portal_name) +
+                                                             "\" already exists"));
+        if (facts.scatter) {
+            if (auto refused = bind_scatter(portal_name, prepared, rest))
+                co_return fail_round(*refused);
+            co_return;
+        }
+        static thread_local std::vector<BoundParameter> parameters;
+        fields = values;
+        if (!read_parameters(fields, prepared->statement->types, parameters))
+            co_return fail_round(malformed());
+        if (local) break;
         if (transaction_ == Transaction::failed && facts.action != Action::rollback_to)
             co_return fail_round(*failed_refusal());
         const auto planned = plan(
@@ -133,8 +138,19 @@ Task<void> PgClient::bind(std::string_view body) {
         if (facts.action == Action::cursor && hold_ != Hold::pinned)
             co_return fail_round(
                 postgres_error("34000", "cursor \"" + facts.name + "\" does not exist"));
-        if (auto refused = co_await ensure(facts, target)) co_return fail_round(*refused);
+        if (!target || !target->held || hold_ == Hold::pinned || hold_ == Hold::single) break;
+        if (hold_ == Hold::any) co_await give_up_any();
         if (skipping_) co_return;
+        if (auto refused = co_await hold_back(again)) co_return fail_round(*refused);
+    }
+    if (!local) {
+        const sql::Facts &facts = *prepared->facts;
+        const bool settled = buckets_known(facts) && !(target && target->held);
+        if ((hold_ == Hold::pinned || hold_ == Hold::single) && must_not_run_here(settled))
+            co_return fail_round_for_move();
+        if (auto refused = co_await ensure(facts, target, settled)) co_return fail_round(*refused);
+        if (skipping_) co_return;
+        resend_->bound = true;
         prepare_on_backend(prepared);
         if (!result_agrees(*prepared)) {
             if (auto refused = co_await check_result(prepared)) co_return fail_round(*refused);
@@ -212,7 +228,7 @@ Task<void> PgClient::describe(std::string_view body) {
     }
     if (transaction_ == Transaction::failed && !prepared->facts->transaction_control())
         co_return fail_round(*failed_refusal());
-    if (auto refused = co_await ensure(nothing_particular, std::nullopt))
+    if (auto refused = co_await ensure(nothing_particular, std::nullopt, true))
         co_return fail_round(*refused);
     if (skipping_) co_return;
     if (auto refused = check_names(*prepared->facts)) co_return fail_round(*refused);
@@ -242,10 +258,13 @@ Task<void> PgClient::execute(std::string_view body) {
     Portal *portal = find_portal(name);
     if (portal == nullptr) {
         if (hold_ != Hold::pinned) co_return fail_round(no_such_portal(name));
+        resend_->bound = true;
         wire::FrameWriter(lease_->out(), 'E').string(name).int32(most);
         exchange_->expect(Kind::execute);
         co_return;
     }
+    // What the router carries out itself is not undone.
+    if ((portal->scatter || portal->local) && resend_->bound) cannot_resend();
     if (portal->scatter)
         co_return co_await execute_scatter(portal->prepared, portal->scatter, most);
     const std::shared_ptr<const sql::Facts> facts = portal->prepared->facts;
@@ -266,6 +285,7 @@ Task<void> PgClient::execute(std::string_view body) {
         co_return fail_round(no_such_portal(name));
     }
     raise_effect(*facts);
+    resend_->bound = true;
     wire::FrameWriter(lease_->out(), 'E').string(name).int32(most);
     // What changes the transaction is noted when the backend has done it.
     const bool noted = facts->transaction_control();
@@ -303,6 +323,7 @@ void PgClient::close(std::string_view body) {
         return;
     }
     if (what == 'S') {
+        keep_statement(name);
         std::uint32_t mark = 0;
         if (extended_ && name.empty()) {
             extended_->unnamed.reset();
@@ -329,14 +350,41 @@ void PgClient::close(std::string_view body) {
 }
 
 Task<void> PgClient::flush_request() {
-    if (skipping_) co_return;
-    co_await check_parsed();
-    if (auto lost = co_await settle_round()) fail_round(*lost);
+    for (;;) {
+        if (!skipping_) {
+            co_await check_parsed();
+            if (auto lost = co_await settle_round()) fail_round(*lost);
+        }
+        if (!refused_) break;
+        if (auto told = co_await make_way(false)) {
+            fail_round(*told);
+            break;
+        }
+        co_await replay_round();
+    }
     exchange_->feed_local(out_, *this);
+    flush_wanted_ = true;
+    if (resend_->bound) cannot_resend();
 }
 
 Task<void> PgClient::sync() {
     park_scatter();
+    for (;;) {
+        co_await finish_round();
+        if (!refused_) break;
+        if (auto told = co_await make_way(true)) {
+            fail_round(*told);
+            break;
+        }
+        co_await replay_round();
+    }
+    exchange_->feed_local(out_, *this);
+    end_round();
+    answer_ready();
+}
+
+// Has the backend end the round. Refused for its routes, the backend is left as it is.
+Task<void> PgClient::finish_round() {
     if (!skipping_) co_await check_parsed();
     if (lease_) {
         // What the refused round has done is undone, unless the backend has failed by itself.
@@ -347,19 +395,18 @@ Task<void> PgClient::sync() {
         if (hold_ == Hold::any && in_block()) append_query("ROLLBACK", To::nobody);
         may_read_ahead_ = true;
         if (auto lost = co_await settle()) fail_round(*lost);
+        if (refused_) co_return;
         if (lease_) (void)co_await after_ready();
         if (round_refusal_ && hold_ == Hold::pinned && in_block()) {
             const Refusal refusal = make_refusal(*round_refusal_, {});
             co_await fail_block(&refusal);
         }
     }
-    exchange_->feed_local(out_, *this);
-    end_round();
-    answer_ready();
 }
 
 // A Query while messages wait for their Sync: the round ends here, without an answer of its own.
 Task<void> PgClient::end_round_early() {
+    cannot_resend();
     if (!skipping_) co_await check_parsed();
     if (lease_ && hold_ != Hold::pinned) {
         wire::FrameWriter(lease_->out(), 'S');
@@ -378,6 +425,8 @@ void PgClient::end_round() {
     round_open_ = false;
     round_refusal_.reset();
     notes_.clear();
+    resend_->bound = false;
+    end_request();
     if (!extended_) return;
     extended_->unchecked.clear();
     if (!in_block()) extended_->portals.clear();

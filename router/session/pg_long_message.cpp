@@ -71,6 +71,7 @@ Task<bool> PgClient::take_long_message(char type, std::size_t size) {
         co_return false;
     }
     if (!co_await flush()) co_return false;
+    if (refused_) cannot_resend();
     if (skipping_) co_return co_await pass_over(size);
     if (type == 'B') co_return co_await take_long_bind(size);
     const Refusal refusal = too_long(size, worker_.settings().pg_max_packet);
@@ -82,13 +83,38 @@ Task<bool> PgClient::take_long_message(char type, std::size_t size) {
         co_return true;
     }
     if (type == 'P') {
+        if (!round_open_) begin_request();
         round_open_ = true;
         fail_round(refusal);
     }
     co_return co_await pass_over(size);
 }
 
+// Of a long Bind, as far as it lies in the window. `fields` stand behind the names.
+Result<std::optional<Target>, Refusal> PgClient::plan_long_bind(Prepared &prepared,
+                                                                const std::string &portal_name,
+                                                                wire::FieldReader fields,
+                                                                std::size_t size) {
+    if (auto failed = failed_refusal()) return std::move(*failed);
+    if (auto refused = refresh(prepared)) return std::move(*refused);
+    // The last of the parameters may be cut off and is left out.
+    std::vector<BoundParameter> parameters;
+    (void)read_parameters(fields, prepared.statement->types, parameters);
+    std::size_t needed = 0;
+    for (const sql::KeySource &key : prepared.facts->keys)
+        if (key.from == sql::KeySource::From::parameter || key.from == sql::KeySource::From::array)
+            needed = std::max<std::size_t>(needed, key.index + std::size_t{1});
+    if (!portal_name.empty() && find_portal(portal_name) != nullptr)
+        return postgres_error("42P03", "cursor \"" + portal_name + "\" already exists");
+    if (carried_out_here(*prepared.facts) || prepared.facts->scatter || parameters.size() < needed)
+        return too_long(size, worker_.settings().pg_max_packet);
+    return plan(*prepared.facts,
+                Values{prepared.statement->text, prepared.statement->literals, parameters, utf8_},
+                *routes_in_use()->table);
+}
+
 Task<bool> PgClient::take_long_bind(std::size_t size) {
+    if (!round_open_) begin_request();
     round_open_ = true;
     if (!co_await read_at_least(std::min(size, window))) co_return false;
     wire::FieldReader fields(in_.view().substr(wire::frame_header));
@@ -98,46 +124,37 @@ Task<bool> PgClient::take_long_bind(std::size_t size) {
     const PreparedPointer prepared = find_prepared(statement_name);
     std::optional<Refusal> refused;
     std::optional<Target> target;
-    if (!fields.ok() || !prepared) {
-        refused = fields.ok() ? no_such_statement(statement_name)
-                              : postgres_error("08P01", "invalid message format");
-    } else if (!(refused = failed_refusal())) {
-        refused = refresh(*prepared);
-    }
-    if (!refused) {
-        // The parameters that lie in the window; the last of them may be cut off and is left out.
-        std::vector<BoundParameter> parameters;
-        (void)read_parameters(fields, prepared->statement->types, parameters);
-        std::size_t needed = 0;
-        for (const sql::KeySource &key : prepared->facts->keys)
-            if (key.from == sql::KeySource::From::parameter ||
-                key.from == sql::KeySource::From::array)
-                needed = std::max<std::size_t>(needed, key.index + std::size_t{1});
-        if (!portal_name.empty() && find_portal(portal_name) != nullptr) {
-            refused = postgres_error("42P03", "cursor \"" + portal_name + "\" already exists");
-        } else if (carried_out_here(*prepared->facts) || prepared->facts->scatter ||
-                   parameters.size() < needed) {
-            refused = too_long(size, worker_.settings().pg_max_packet);
-        } else {
-            auto planned = plan(
-                *prepared->facts,
-                Values{prepared->statement->text, prepared->statement->literals, parameters, utf8_},
-                *routes_in_use()->table);
+    cannot_resend();  // it will not be kept
+    if (!fields.ok()) {
+        refused = postgres_error("08P01", "invalid message format");
+    } else if (!prepared) {
+        refused = no_such_statement(statement_name);
+    } else {
+        may_read_ahead_ = false;
+        for (bool again = true; !refused && std::exchange(again, false);) {
+            auto planned = plan_long_bind(*prepared, portal_name, fields, size);
             if (planned)
                 target = *planned;
             else
                 refused = std::move(planned.error());
+            if (!target || !target->held || hold_ == Hold::pinned || hold_ == Hold::single) break;
+            if (hold_ == Hold::any) co_await give_up_any();
+            if (skipping_) break;
+            refused = co_await hold_back(again);
         }
+        may_read_ahead_ = true;
     }
-    if (!refused) {
+    if (!refused && !skipping_) {
         may_read_ahead_ = false;
-        refused = co_await ensure(*prepared->facts, target);
+        refused = co_await ensure(*prepared->facts, target,
+                                  buckets_known(*prepared->facts) && !(target && target->held));
         may_read_ahead_ = true;
     }
     if (refused || skipping_) {
         if (refused) fail_round(*refused);
         co_return co_await pass_over(size);
     }
+    resend_->bound = true;
     prepare_on_backend(prepared);
     if (!result_agrees(*prepared)) {
         may_read_ahead_ = false;

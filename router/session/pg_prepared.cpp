@@ -103,6 +103,7 @@ Task<void> PgClient::parse(std::string_view body) {
     if (!fields.ok() || !fields.at_end()) co_return fail_round(malformed());
 
     // The unnamed statement goes with the attempt to replace it.
+    keep_statement(name);
     PreparedPointer before;
     if (name.empty() && extended_) before = std::move(extended_->unnamed);
     const std::shared_ptr<const Routes> &routes = routes_in_use();
@@ -247,7 +248,7 @@ Task<void> PgClient::check_parsed() {
     for (const PreparedPointer &prepared : unchecked) {
         if (skipping_) co_return;
         if (prepared->checked) continue;
-        auto refused = co_await ensure(nothing_particular, std::nullopt);
+        auto refused = co_await ensure(nothing_particular, std::nullopt, true);
         if (!refused && skipping_) co_return;
         if (!refused) refused = check_names(*prepared->facts);
         if (refused) {

@@ -53,16 +53,27 @@ Task<void> PgClient::query(std::string_view text) {
         extended_->unnamed.reset();
         std::erase_if(extended_->portals, [](const Portal &portal) { return portal.name.empty(); });
     }
+    begin_request();
+    const std::size_t size = text.size();
+    while (co_await judge_and_run(text) == Ran::again) {
+        may_read_ahead_ = false;
+        text = in_.view().substr(wire::frame_header, size);  // more may have come behind it
+    }
+    end_request();
+    answer_ready();
+}
+
+Task<PgClient::Ran> PgClient::judge_and_run(std::string_view text) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) {
         co_await refuse(no_route_table());
-        co_return answer_ready();
+        co_return Ran::failed;
     }
     static thread_local sql::Shape shape;
     sql::make_shape(text, shape);
     if (auto refused = check_text(shape)) {
         co_await refuse(std::move(*refused));
-        co_return answer_ready();
+        co_return Ran::failed;
     }
     const std::shared_ptr<const SearchPath> path = path_;
     auto facts = shared_.find(text, shape, *path, routes->table);
@@ -70,37 +81,38 @@ Task<void> PgClient::query(std::string_view text) {
         auto analysed = sql::analyse(text, shape, {*routes->table, path->schemas});
         if (!analysed) {
             co_await refuse(refusal_here(std::move(analysed.error())));
-            co_return answer_ready();
+            co_return Ran::failed;
         }
         if (analysed->size() > 1) {
-            (void)co_await run_many(std::string(text), std::move(*analysed), shape.literals);
-            co_return answer_ready();
+            co_await run_many(std::string(text), std::move(*analysed), shape.literals);
+            co_return Ran::done;
         }
         if (analysed->empty()) {
             pg_reply::plain(out_, 'I');
-            co_return answer_ready();
+            co_return Ran::done;
         }
         facts = std::make_shared<const sql::Facts>(std::move((*analysed)[0].facts));
         shared_.keep(text, shape, *path, routes->table, facts);
     }
-    (void)co_await run_one(facts, text, shape.literals);
-    answer_ready();
+    co_return co_await run_one(facts, text, shape.literals);
 }
 
-// False when it failed. `literals` is used before the first wait only.
-Task<bool> PgClient::run_one(const std::shared_ptr<const sql::Facts> &facts, std::string_view text,
-                             std::span<const sql::Literal> literals) {
+// `literals` is used before the first wait only.
+Task<PgClient::Ran> PgClient::run_one(const std::shared_ptr<const sql::Facts> &facts,
+                                      std::string_view text,
+                                      std::span<const sql::Literal> literals) {
     if (facts->action == Action::empty) {
         pg_reply::plain(out_, 'I');
-        co_return true;
+        co_return Ran::done;
     }
-    if (facts->scatter) co_return co_await run_scatter(facts, text, literals);
+    if (facts->scatter)
+        co_return co_await run_scatter(facts, text, literals) ? Ran::done : Ran::failed;
     if (forwarded(*facts)) {
         const auto target =
             plan(*facts, Values{text, literals, {}, utf8_}, *routes_in_use()->table);
         if (!target) {
             co_await refuse(target.error());
-            co_return false;
+            co_return Ran::failed;
         }
         commands_.assign(1, facts);
         co_return co_await run_data(text, *target);
@@ -108,34 +120,47 @@ Task<bool> PgClient::run_one(const std::shared_ptr<const sql::Facts> &facts, std
     if (facts->action == Action::explain_route) {
         explain_route(*facts, false);
         exchange_->feed_local(out_, *this);
-        co_return true;
+        co_return Ran::done;
     }
     auto refused = co_await control(*facts);
     exchange_->feed_local(out_, *this);
     if (refused) co_await refuse(std::move(*refused));
-    co_return !refused && !std::exchange(last_failed_, false);
+    co_return !refused && !std::exchange(last_failed_, false) ? Ran::done : Ran::failed;
 }
 
 // Several statements of one message. Those for the shards go there together, as they were written:
 // the text around them is blanked, so that positions in the backend's errors stay right.
-Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts> list,
+Task<void> PgClient::run_many(std::string text, std::vector<sql::StatementFacts> list,
                               std::vector<sql::Literal> literals) {
-    if (auto refused = check_order(list, in_block())) {
-        co_await refuse(std::move(*refused));
-        co_return false;
-    }
+    if (auto refused = check_order(list, in_block()))
+        co_return co_await refuse(std::move(*refused));
+    std::shared_ptr<const Routes> found_under = routes_in_use();
+    const std::shared_ptr<const SearchPath> path = path_;
     const bool began_outside = !in_block();
     const Parameters parameters = parameters_;
     bool done = true;
     for (std::size_t i = 0; done && i < list.size();) {
+        if (found_under != routes_in_use()) {
+            // What names mean, and where keys lead, belongs to one route table.
+            found_under = routes_in_use();
+            sql::Shape shape;
+            sql::make_shape(text, shape);
+            auto analysed = sql::analyse(text, shape, {*found_under->table, path->schemas});
+            if (!analysed) {
+                co_await refuse(refusal_here(std::move(analysed.error())));
+                done = false;
+                break;
+            }
+            list = std::move(*analysed);
+        }
         if (!forwarded(list[i].facts)) {
             if (list[i].facts.action == Action::explain_route) {
                 co_await refuse(make_refusal(Code::R22, "EXPLAIN ROUTE stands alone in its Query"));
                 done = false;
                 break;
             }
-            auto facts = std::make_shared<const sql::Facts>(std::move(list[i].facts));
-            done = co_await run_one(facts, text, literals);
+            auto facts = std::make_shared<const sql::Facts>(list[i].facts);
+            done = co_await run_one(facts, text, literals) == Ran::done;
             ++i;
             continue;
         }
@@ -144,7 +169,7 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
         std::optional<Refusal> refused;
         commands_.clear();
         for (; end < list.size() && forwarded(list[end].facts); ++end) {
-            auto facts = std::make_shared<const sql::Facts>(std::move(list[end].facts));
+            auto facts = std::make_shared<const sql::Facts>(list[end].facts);
             if (facts->scatter) {
                 refused =
                     make_refusal(Code::R22, "a statement for all shards, with others in one Query",
@@ -161,7 +186,9 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
                     "Several statements in one Query are one transaction: send those of each shard "
                     "apart.");
             } else if (*planned) {
+                const bool held = target && target->held;
                 target = *planned;
+                target->held = target->held || held;
             }
             if (refused) break;
             commands_.push_back(std::move(facts));
@@ -180,7 +207,9 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
             if ((static_cast<unsigned char>(text[at]) & 0xC0) != 0x80)
                 blank += text[at] == '\n' ? '\n' : ' ';
         part = blank + part.substr(from);
-        done = co_await run_data(part, target);
+        const Ran ran = co_await run_data(part, target);
+        if (ran == Ran::again) continue;
+        done = ran == Ran::done;
         i = end;
     }
     // What was set in the same implicit transaction goes with it.
@@ -189,27 +218,41 @@ Task<bool> PgClient::run_many(std::string text, std::vector<sql::StatementFacts>
         tell_changes();
         exchange_->feed_local(out_, *this);
     }
-    co_return done;
 }
 
 // Runs `text`, whose statements' facts are in commands_.
-Task<bool> PgClient::run_data(std::string_view text, std::optional<Target> target) {
+Task<PgClient::Ran> PgClient::run_data(std::string_view text, std::optional<Target> target) {
     if (auto failed = failed_refusal()) {
         co_await refuse(std::move(*failed));
-        co_return false;
+        co_return Ran::failed;
     }
+    const bool held = target && target->held;
+    if (held && hold_ == Hold::none) {
+        bool again = false;
+        if (auto refused = co_await hold_back(again)) {
+            co_await refuse(std::move(*refused));
+            co_return Ran::failed;
+        }
+        if (again) co_return Ran::again;
+    }
+    exchange_->feed_local(out_, *this);
+    begin_resend();
+    const bool settled =
+        !held && std::all_of(commands_.begin(), commands_.end(),
+                             [](const auto &facts) { return buckets_known(*facts); });
     for (const auto &facts : commands_) {
         std::optional<Refusal> refused;
         if (facts->action == Action::cursor && hold_ != Hold::pinned) {
             refused = postgres_error("34000", "cursor \"" + facts->name + "\" does not exist");
         } else {
-            refused = co_await ensure(*facts, target);
+            refused = co_await ensure(*facts, target, settled);
         }
         if (refused) {
             co_await refuse(std::move(*refused));
             exchange_->feed_local(out_, *this);
             if (hold_ == Hold::any || hold_ == Hold::single) release();
-            co_return false;
+            resend_->possible = false;
+            co_return Ran::failed;
         }
     }
     command_ = 0;
@@ -220,14 +263,24 @@ Task<bool> PgClient::run_data(std::string_view text, std::optional<Target> targe
     co_return co_await finish_query();
 }
 
-Task<bool> PgClient::finish_query() {
+Task<PgClient::Ran> PgClient::finish_query() {
     may_read_ahead_ = true;
     auto lost = co_await settle();
     if (lost) {
+        refused_.reset();
+        resend_->possible = false;
         co_await refuse(std::move(*lost));
-        co_return false;
+        co_return Ran::failed;
     }
-    co_return !co_await after_ready();
+    if (refused_) {
+        auto refused = co_await make_way(true);
+        if (!refused) co_return Ran::again;
+        resend_->possible = false;
+        co_await refuse(std::move(*refused));
+        co_return Ran::failed;
+    }
+    resend_->possible = false;
+    co_return co_await after_ready() ? Ran::failed : Ran::done;
 }
 
 }  // namespace interlock

@@ -67,7 +67,8 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
         if (fed == Exchange::Feed::done) co_return std::nullopt;
         if (drained && backend.out().empty()) co_return std::nullopt;
         // What came from the backend is worth a write of its own; our own answers wait for it.
-        if (!out_.empty() && moved && !gone_ && !try_write()) gone_ = true;
+        const bool give = moved && !refused_;
+        if (!out_.empty() && give && !gone_ && !try_write()) gone_ = true;
         if (gone_) {
             // Nobody reads. A write goes on to its end, as it would on a server of its own; what
             // changes nothing is cancelled, and a long answer is not waited for.
@@ -95,7 +96,7 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
             co_await Wait(loop, until)
                 .read(read_backend ? &backend.watch() : nullptr)
                 .write(!backend.out().empty() && !broken ? &backend.watch() : nullptr)
-                .write(!out_.empty() && moved && !gone_ ? &transport_->watch : nullptr)
+                .write(!out_.empty() && give && !gone_ ? &transport_->watch : nullptr)
                 .read(read_client_too ? &transport_->watch : nullptr);
         if (blocked) {
             if (fired.none())
@@ -173,7 +174,10 @@ void PgClient::completed(const Owed &owed, std::string_view tag) {
             statement_done(*commands_[command_++], tag);
         break;
     case Note::Kind::execute:
-        if (!tag.empty()) statement_done(*done.facts, tag);
+        if (tag.empty()) break;
+        // It may have committed what came before it.
+        cannot_resend();
+        statement_done(*done.facts, tag);
         break;
     case Note::Kind::parse:
     case Note::Kind::prepare:
@@ -216,9 +220,13 @@ void PgClient::dropped(const Owed &owed, bool at_fault) {
 bool PgClient::status_changed(std::string_view name, std::string_view value, Owed::To to) {
     if (to == To::nobody || hold_status_) return false;
     const TrackedParameter *parameter = find_tracked(name);
-    if (parameter == nullptr || !parameter->reported) return true;
+    if (parameter == nullptr || !parameter->reported) {
+        cannot_resend();
+        return true;
+    }
     if (told(*parameter) == value) return false;
     note_told(*parameter, value);
+    cannot_resend();
     return true;
 }
 
@@ -239,7 +247,7 @@ bool PgClient::error_arrived(const wire::ErrorFields &error, Owed::To, Buffer &o
                                           "The limit is the setting pool.statement_timeout."));
         return true;
     }
-    return false;
+    return refused_for_routes(error, out);
 }
 
 }  // namespace interlock

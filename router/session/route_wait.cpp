@@ -39,4 +39,47 @@ Task<bool> wait_for_routes(Worker &worker, const Routes *seen, Millis deadline, 
     co_return true;
 }
 
+Task<bool> look_for_routes(Worker &worker, const Routes *seen, Millis deadline, Event *gave_up) {
+    const auto over = [&] { return worker.routes().get() != seen; };
+    if (over()) co_return true;
+    if (!worker.look_at_catalog) co_return false;
+    RouteWaiter waiter(worker);
+    const std::uint64_t look = worker.look_at_catalog();
+    while (!over() && worker.looked() < look && worker.catalog.reachable && !worker.stopping()) {
+        waiter.woken.reset();
+        const Fired fired =
+            co_await Wait(worker.loop(), deadline).event(waiter.woken).event(gave_up);
+        if (!fired.has(0)) break;
+    }
+    co_return over();
+}
+
+RouteRefusal route_refusal_of(std::string_view sqlstate) {
+    if (sqlstate == "IL102") return RouteRefusal::stale;
+    if (sqlstate == "IL103") return RouteRefusal::fenced;
+    if (sqlstate == "IL101") return RouteRefusal::not_owned;
+    return RouteRefusal::none;
+}
+
+bool says_moved(const BackendError &error) {
+    return error.detail.starts_with("State moved");
+}
+
+bool says_expired(const BackendError &error) {
+    return error.hint.find("expire_fences()") != std::string::npos;
+}
+
+Refusal told_route_refusal(RouteRefusal kind, const BackendError &error) {
+    if (kind == RouteRefusal::not_owned) {
+        Refusal refusal = postgres_error(error.sqlstate, error.message, error.hint);
+        refusal.detail = error.detail;
+        return refusal;
+    }
+    const char *code = kind == RouteRefusal::stale ? "IL102" : "IL103";
+    Refusal refusal = postgres_error("40001", error.message + " (" + code + ")",
+                                     "Nothing of it was done; run the transaction again.");
+    refusal.detail = error.detail;
+    return refusal;
+}
+
 }  // namespace interlock

@@ -133,13 +133,17 @@ class Server {
             loop_.post([this, reachable, error = std::move(error)] {
                 worker_.catalog.reachable = reachable;
                 worker_.catalog.error = error;
+                if (!reachable) worker_.wake_route_waiters();
             });
+        };
+        events.looked = [this](std::uint64_t number) {
+            loop_.post([this, number] { worker_.catalog_looked(number); });
         };
         const Settings &settings = worker_.settings();
         watcher_ = std::make_unique<CatalogWatcher>(settings.catalog_conninfo,
                                                     settings.catalog_poll_interval,
                                                     settings.catalog_timeout, std::move(events));
-        worker_.look_at_catalog = [this] { watcher_->look_now(); };
+        worker_.look_at_catalog = [this] { return watcher_->look_now(); };
     }
 
     Task<void> handle_signals() {

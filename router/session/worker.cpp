@@ -28,6 +28,11 @@ void Worker::use_table(std::shared_ptr<const RouteTable> table) {
     wake_route_waiters();
 }
 
+void Worker::catalog_looked(std::uint64_t number) {
+    looked_ = number;
+    wake_route_waiters();
+}
+
 void Worker::wake_route_waiters() {
     for (RouteWaiter *waiter : route_waiters_)
         waiter->woken.set();

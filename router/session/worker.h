@@ -108,8 +108,14 @@ class Worker {
     [[nodiscard]] sql::ShapeCache &shapes() { return shapes_; }
     CatalogState catalog;
 
-    /// Asks the catalog now, not at the next poll; set by whoever watches it.
-    std::function<void()> look_at_catalog;
+    /// Has the catalog looked at now, not at the next poll, and returns the number of that look;
+    /// set by whoever watches the catalog, who says when it was done. Tables it has brought come
+    /// before.
+    std::function<std::uint64_t()> look_at_catalog;
+    void catalog_looked(std::uint64_t number);
+    [[nodiscard]] std::uint64_t looked() const { return looked_; }
+    /// Whoever waits for routes is to look again what it waits for.
+    void wake_route_waiters();
     RouteCounters moves;
 
     void add_client(Client *client) { clients_.insert(client); }
@@ -138,11 +144,11 @@ class Worker {
 
   private:
     friend class RouteWaiter;
-    void wake_route_waiters();
 
     Loop &loop_;
     Settings settings_;
     std::vector<RouteWaiter *> route_waiters_;
+    std::uint64_t looked_ = 0;
     std::shared_ptr<Pools> pools_;
     std::shared_ptr<const Routes> routes_;
     sql::ShapeCache shapes_;
