@@ -29,14 +29,15 @@ def cluster(shared):
     shared.end_test()
 
 
-def plan(cluster, *arguments, expect=None):
-    """The findings of `interlock move --plan`: [(severity, what, detail, mend)]."""
-    done = move_to_its_end(cluster.catalog_conninfo(), *(arguments or MOVE), "--plan", "--json", expect=expect)
-    assert done.returncode in (0, 1), done.stderr
+def plan(cluster, *arguments, env=None):
+    """The findings of `interlock move --plan`: [(severity, what, detail, mend)]. The bucket is named unless the arguments do."""
+    words = arguments if "--to" in arguments else (*MOVE, *arguments)
+    done = move_to_its_end(cluster.catalog_conninfo(), *words, "--plan", "--json", expect=None, env=env)
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["event"] == "plan", (done.stdout, done.stderr)
     findings = [(e["severity"], e["what"], e["detail"], e["mend"]) for e in events if e["event"] == "finding"]
-    assert done.returncode == (1 if any(severity == "refuse" for severity, *_ in findings) else 0)
+    assert done.returncode == (1 if any(severity == "refuse" for severity, *_ in findings) else 0), (done.stderr, findings)
     return findings
 
 
@@ -54,7 +55,7 @@ def the_one(findings, *words):
 def do_as_told(cluster, finding):
     """Runs what the finding says to run, where it says; of several ways the first."""
     mend = finding[3]
-    told = re.findall(r"[Oo]n (?:shard \"(s\d)\"|(both) shards), run: (.*?;)(?=$| or | then | -- )", mend)
+    told = re.findall(r"[Oo]n (?:shard \"(s\d)\"|(both) shards), run: (.*?;)(?=$| or | then | -- | and )", mend)
     assert told, mend
     shard, both, statements = told[0]
     for name in ON_BOTH if both else (shard,):
@@ -64,7 +65,7 @@ def do_as_told(cluster, finding):
 
 def mend(cluster, *arguments):
     """Does as it is told until nothing is left to do."""
-    for _ in range(6):
+    for _ in range(10):
         findings = plan(cluster, *arguments)
         if not findings:
             return

@@ -163,12 +163,19 @@ constexpr std::string_view policies =
           "  'WITH CHECK (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')')) AS d(said) "
           "ORDER BY 1, 2";
 
+// Whether it fires for writers; what fires for arriving rows is looked at apart.
 constexpr std::string_view triggers = UNITS
-    "SELECT u.name, quote_ident(t.tgname), t.tgname, pg_get_triggerdef(t.oid) || CASE t.tgenabled "
-    "  WHEN 'O' THEN '' WHEN 'D' THEN ' (disabled)' WHEN 'R' THEN ' (replica)' ELSE ' (always)' "
-    "  END, pg_get_triggerdef(t.oid), format('DROP TRIGGER %I ON %s', t.tgname, u.name), NULL "
+    "SELECT u.name, quote_ident(t.tgname), t.tgname, x.made || CASE x.state WHEN 'ENABLE' THEN '' "
+    "  ELSE ' (disabled)' END, x.made || CASE x.state WHEN 'ENABLE' THEN '' ELSE '; ' || "
+    "x.switched "
+    "  END, x.dropped, x.dropped || '; ' || x.made || '; ' || x.switched "
     "FROM unit u JOIN pg_trigger t ON t.tgrelid = u.oid AND NOT t.tgisinternal "
-    "JOIN pg_proc p ON p.oid = t.tgfoid "
+    "JOIN pg_proc p ON p.oid = t.tgfoid, "
+    "LATERAL (SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'ENABLE' ELSE 'DISABLE' END) AS "
+    "  e(state), "
+    "LATERAL (SELECT e.state, pg_get_triggerdef(t.oid), format('DROP TRIGGER %I ON %s', t.tgname, "
+    "  u.name), format('ALTER TABLE %s %s TRIGGER %I', u.name, e.state, t.tgname)) AS "
+    "  x(state, made, dropped, switched) "
     "WHERE p.pronamespace <> 'interlock'::regnamespace ORDER BY 1, 2";
 
 constexpr std::string_view outbox =

@@ -2,9 +2,12 @@
 //
 // PostgreSQL tells sizes of relations, not of file systems. Where the server is on this machine we
 // ask the system; elsewhere nobody can know from here.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
 #include <sys/statvfs.h>
 
-#include "base/setting_table.h"
 #include "tools/move_preflight_parts.h"
 
 namespace interlock {
@@ -13,6 +16,14 @@ namespace {
 
 std::string megabytes(std::int64_t bytes) {
     return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MB";
+}
+
+/// Whether a process of that number here is a server's. A tunnel or a container may make a server
+/// that is elsewhere, with other file systems, look local.
+bool is_here(const std::string &pid) {
+    std::ifstream file("/proc/" + pid + "/cmdline");
+    const std::string command{std::istreambuf_iterator<char>(file), {}};
+    return command.find("postgres") != std::string::npos;
 }
 
 }  // namespace
@@ -30,8 +41,9 @@ void check_room(Preflight &check) {
     const auto needed = static_cast<std::int64_t>(static_cast<double>(bytes) * share);
 
     const Rows place = check.target.connection.query(
-        "SELECT current_setting('data_directory'), inet_server_addr() IS NULL");
-    if (!place.boolean(0, 1)) return;  // not by a local socket
+        "SELECT current_setting('data_directory'), coalesce(inet_server_addr() <<= ANY "
+        "('{127.0.0.0/8, ::1/128}'::inet[]), true), pg_backend_pid()");
+    if (!place.boolean(0, 1) || !is_here(place.text(0, 2))) return;
     struct statvfs room {};
     if (::statvfs(place.text(0, 0).c_str(), &room) != 0) return;
     const auto free =

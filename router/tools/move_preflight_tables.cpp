@@ -49,6 +49,13 @@ std::string mend_table(const Preflight &check, const std::string &table) {
            table + "'";
 }
 
+std::string mend_difference(const Preflight &check, const Item &wanted, const Item &there) {
+    if (!wanted.change.empty()) return Preflight::run_on(check.target, wanted.change + ";");
+    if (!wanted.make.empty() && !there.remove.empty())
+        return Preflight::run_on(check.target, there.remove + "; " + wanted.make + ";");
+    return "Make it the same on both shards.";
+}
+
 void report(Preflight &check, bool refuses, std::string what, std::string detail,
             std::string mend) {
     if (refuses)
@@ -79,13 +86,7 @@ void compare(Preflight &check, const ItemKind &kind, const std::set<std::string>
             report(check, kind.missing_refuses, called(kind, item) + " differs between the shards",
                    check.source.called() + ": " + item.definition + "; " + check.target.called() +
                        ": " + other->second.definition + ".",
-                   item.change.empty()
-                       ? "Make it on " + check.target.called() + " what it is on " +
-                             check.source.called() +
-                             (item.make.empty() || other->second.remove.empty()
-                                  ? "."
-                                  : ", run there: " + other->second.remove + "; " + item.make + ";")
-                       : Preflight::run_on(check.target, item.change + ";"));
+                   mend_difference(check, item, other->second));
         }
     }
     for (const auto &[identity, item] : target) {

@@ -12,11 +12,11 @@ const char *const other_address =
     "Give the address by which the target's server reaches the source, with a login that may "
     "replicate: --source-conninfo 'host=... port=... dbname=... user=...'.";
 
-/// The line of pg_hba.conf that the server says it misses; empty: the error is another one.
+/// The line of pg_hba.conf that would let it in; empty: the error is another one.
 std::string missing_access(const std::string &message) {
     static const std::regex pattern(
-        "no pg_hba\\.conf entry for (?:replication connection from )?host \"([^\"]*)\", "
-        "user \"([^\"]*)\"(?:, database \"([^\"]*)\")?(?:, ([A-Za-z ]+))?");
+        "pg_hba\\.conf (?:entry for|rejects connection for) host \"([^\"]*)\", user \"([^\"]*)\", "
+        "database \"([^\"]*)\"");
     std::smatch found;
     if (!std::regex_search(message, found, pattern)) return {};
     const std::string host = found[1];
@@ -24,14 +24,15 @@ std::string missing_access(const std::string &message) {
     const std::string mask =
         type == "local" ? std::string()
                         : "  " + host + (host.find(':') == std::string::npos ? "/32" : "/128");
-    return type + "  \"" + (found[3].matched ? found[3].str() : "replication") + "\"  \"" +
-           found[2].str() + "\"" + mask + "  scram-sha-256";
+    return type + "  \"" + found[3].str() + "\"  \"" + found[2].str() + "\"" + mask +
+           "  scram-sha-256";
 }
 
 std::string mend_for(const Preflight &check, const std::string &message) {
     if (const std::string line = missing_access(message); !line.empty())
         return "In pg_hba.conf of the server of " + check.source.called() +
-               ", add the line: " + line + " -- then there run: SELECT pg_reload_conf();";
+               ", add above the others the line: " + line +
+               " -- then there run: SELECT pg_reload_conf();";
     if (message.find("password") != std::string::npos)
         return "Put the password where the target's server finds it (a password file of the "
                "server's user), or into --source-conninfo.";
@@ -63,9 +64,11 @@ void check_way_to_source(Preflight &check) {
         (void)target.query_within(check.request.query_timeout, statement);
     } catch (const ControlError &error) {
         if (target.broken()) throw;
-        if (error.sqlstate == "42501") return;  // no superuser: told already
         std::string detail = error.what();
         if (!error.detail.empty()) detail += " " + error.detail;
+        // No superuser, or no sender is free: told already.
+        if (error.sqlstate == "42501" || detail.find("max_wal_senders") != std::string::npos)
+            return;
         check.refuse("the server of " + check.target.called() + " cannot connect to " +
                          check.source.called(),
                      detail, mend_for(check, detail));
