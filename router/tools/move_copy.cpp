@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds tell_every{200};
+constexpr milliseconds between_looks{20};
 
 std::string array_literal(const std::vector<std::int32_t> &numbers) {
     std::string out;
@@ -70,12 +71,41 @@ std::string MoveCopy::condition(const MovedTable &table) const {
            table.key + ") OPERATOR(pg_catalog.=) ANY (" + array_literal(session_.buckets()) + ")";
 }
 
+/// Holds what says that this move's rows are being written here. Whoever holds it already is a
+/// mover that has lost its session on the catalog, as we have the lock there: it ends here, so that
+/// what it has under way comes to nothing. One that finds itself in that place ends by itself.
+void MoveCopy::be_the_only_one(ControlConnection &target) {
+    const std::string key =
+        "pg_catalog.hashtextextended('interlock move ' || $1::pg_catalog.text, 0)";
+    const auto deadline = steady_clock::now() + milliseconds(request_.lock_timeout);
+    while (!target
+                .query("SELECT pg_catalog.pg_try_advisory_xact_lock(" + key + ")",
+                       {record_.id_param()})
+                .boolean(0, 0)) {
+        target.query("SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l "
+                     "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+                     "  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d "
+                     "    WHERE d.datname = pg_catalog.current_database()) "
+                     "  AND ((l.classid::bigint << 32) | l.objid::bigint) = " +
+                         key,
+                     {record_.id_param()});
+        if (steady_clock::now() >= deadline)
+            throw ControlError("55006", "another mover's copy on shard \"" + session_.to().name +
+                                            "\" does not end");
+        std::this_thread::sleep_for(between_looks);
+    }
+    record_.require_lock();
+}
+
 void MoveCopy::clear_target() {
     const auto target = writer();
+    ControlTransaction transaction(*target);
+    be_the_only_one(*target);
     for (const MovedTable &table : session_.tables())
         target->query_within(request_.scan_timeout, "DELETE FROM " +
                                                         std::string(table.only ? "ONLY " : "") +
                                                         table.name + " AS t" + condition(table));
+    transaction.commit();
 }
 
 std::int64_t MoveCopy::run(const std::string &snapshot) {
@@ -91,10 +121,16 @@ std::int64_t MoveCopy::run(const std::string &snapshot) {
     const auto moving = static_cast<std::int64_t>(session_.buckets().size());
 
     std::int64_t all = 0;
+    const std::vector<MovedTable> tables = session_.tables();
+    const auto estimated = [&](const MovedTable &table) {
+        return std::min(table.estimated_rows, table.estimated_rows * moving / here);
+    };
+    for (const MovedTable &table : tables)
+        observer_.copying(table.name, 0, 0, estimated(table));
     ControlTransaction transaction(*target);
-    for (const MovedTable &table : session_.tables()) {
-        const std::int64_t estimate =
-            std::min(table.estimated_rows, table.estimated_rows * moving / here);
+    be_the_only_one(*target);
+    for (const MovedTable &table : tables) {
+        const std::int64_t estimate = estimated(table);
         std::int64_t done = 0;
         auto tell = steady_clock::now();
         const auto progress = [&](std::int64_t rows, std::int64_t bytes) {

@@ -24,6 +24,7 @@ class MoveCopy {
   private:
     std::unique_ptr<ControlConnection> writer();
     std::unique_ptr<ControlConnection> reader(const std::string &snapshot);
+    void be_the_only_one(ControlConnection &target);
     std::string condition(const MovedTable &table) const;
 
     const MoveRequest &request_;

@@ -24,15 +24,9 @@ MoveRecord::MoveRecord(const MoveRequest &request, MoveSession &session, std::st
 void MoveRecord::lock(std::int64_t patience) {
     const auto deadline = steady_clock::now() + milliseconds(patience);
     ControlConnection &catalog = session_.catalog();
-    // Advisory locks can be taken several times by their holder.
-    const std::string held =
-        std::string("EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.locktype = 'advisory' "
-                    "AND l.granted AND l.objsubid = 1 AND ((l.classid::bigint << 32) | "
-                    "l.objid::bigint) = ") +
-        lock_key + " AND l.pid = pg_catalog.pg_backend_pid())";
+    if (locked_) return require_lock();
     while (!catalog
-                .query("SELECT CASE WHEN " + held +
-                           " THEN true ELSE pg_catalog.pg_try_advisory_lock(" + lock_key + ") END",
+                .query(std::string("SELECT pg_catalog.pg_try_advisory_lock(") + lock_key + ")",
                        {id_param()})
                 .boolean(0, 0)) {
         if (steady_clock::now() < deadline) {
@@ -44,7 +38,9 @@ void MoveRecord::lock(std::int64_t patience) {
                         "  pg_catalog.date_trunc('second', a.backend_start) AT TIME ZONE 'UTC' "
                         "FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a "
                         "  ON a.pid = l.pid "
-                        "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND "
+                        "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
+                        "  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d "
+                        "    WHERE d.datname = pg_catalog.current_database()) AND "
                         "  ((l.classid::bigint << 32) | l.objid::bigint) = ") +
                 lock_key,
             {id_param()});
@@ -56,6 +52,11 @@ void MoveRecord::lock(std::int64_t patience) {
                            "pg_terminate_backend(" +
                                holder.text(0, 0) + ").");
     }
+    locked_ = true;
+}
+
+void MoveRecord::require_lock() {
+    session_.catalog().execute("SELECT 1");
 }
 
 Move MoveRecord::read() {
@@ -79,6 +80,14 @@ void MoveRecord::reached(MoveStep step, const std::string &progress, const std::
                   {id_param(), Param::of_text(name_of(step)), progress_param, error_param});
     observer_.step(std::string(name_of(step)));
     stop_after(step);
+}
+
+void MoveRecord::reached_or_not(MoveStep step) noexcept {
+    try {
+        reached(step);
+    } catch (const std::exception &) {
+        // Whoever resumes the move asks the shards.
+    }
 }
 
 void MoveRecord::making(const Shard &shard, const char *kind, const std::string &name) {

@@ -24,6 +24,9 @@ class MoveRecord {
     /// Waits for one that is at work for at most `patience` ms, then throws ControlError naming it.
     void lock(std::int64_t patience = 0);
 
+    /// Throws ControlError if that session is not there any more.
+    void require_lock();
+
     [[nodiscard]] Move read();
 
     /// Where a step begins, and where it has been made: that is recorded. `progress`: a JSON
@@ -31,6 +34,8 @@ class MoveRecord {
     /// need not survive a crash of the catalog: whoever resumes looks at the shards themselves.
     void begin(MoveStep step);
     void reached(MoveStep step, const std::string &progress = {}, const std::string &error = {});
+    /// The same where the move must go on though the catalog cannot be told.
+    void reached_or_not(MoveStep step) noexcept;
     void quickly(bool quickly) { quickly_ = quickly; }
 
     /// Before something is made on a shard, and after it was removed.
@@ -56,6 +61,7 @@ class MoveRecord {
     /// Commits there are not waited for.
     std::unique_ptr<ControlConnection> quick_;
     bool quickly_ = false;
+    bool locked_ = false;
 };
 
 }  // namespace interlock

@@ -18,6 +18,8 @@ using std::chrono::milliseconds;
 
 /// A move whose slot is lost copies again, so many times.
 constexpr int most_copies = 3;
+/// Others that publish are let go first, so many times.
+constexpr int most_turns = 100;
 /// For servers that do not answer, in ms, as long as nothing goes on.
 constexpr std::int64_t trouble_patience = 60'000;
 constexpr milliseconds between_tries{500};
@@ -28,6 +30,11 @@ std::int64_t now_ms() {
     return std::chrono::duration_cast<milliseconds>(
                std::chrono::steady_clock::now().time_since_epoch())
         .count();
+}
+
+/// Whether its progress has this member, as jsonb writes it.
+bool has(const Move &move, std::string_view member) {
+    return move.progress.find(member) != std::string::npos;
 }
 
 /// Servers that stop, start or cannot be reached.
@@ -54,6 +61,10 @@ MoveResult MoveRun::run() {
                 record_error(error);
                 throw;
             }
+        } catch (const MoveDiffers &error) {
+            record_error(error);
+            take_back(error);
+            throw;
         } catch (const ControlError &error) {
             if (!may_try_again(error)) {
                 record_error(error);
@@ -132,7 +143,7 @@ MoveResult MoveRun::carry_on() {
             record_->reached(MoveStep::planned);
         }
         prepare();
-        start_anew(step);
+        start_anew();
         copy();
     }
     if (!copied || !stream_->subscribed()) {
@@ -158,10 +169,12 @@ void MoveRun::prepare() {
 }
 
 /// What an earlier copy has left is of no use: its snapshot ended with its mover.
-void MoveRun::start_anew(MoveStep step) {
-    if (step <= MoveStep::prepared) return;
+/// It is told by the slot's record, which comes first and goes last.
+void MoveRun::start_anew() {
+    if (!record_->has("slot")) return;
+    stream_->drop_subscription();
+    MoveCopy(request_, *session_, *record_, observer_).clear_target();
     stream_->remove();
-    if (step >= MoveStep::slot) MoveCopy(request_, *session_, *record_, observer_).clear_target();
 }
 
 void MoveRun::copy() {
@@ -183,6 +196,7 @@ void MoveRun::copy() {
 MoveResult MoveRun::follow_and_switch() {
     MoveFollow follow(*session_, *record_, *stream_, observer_);
     std::int64_t back_off = back_off_first;
+    int waited = 0;
     for (int tried = 1;; ++tried) {
         record_->begin(MoveStep::caught_up);
         follow.until_caught_up(std::max<std::int64_t>(50, request_.max_pause / 4));
@@ -193,6 +207,7 @@ MoveResult MoveRun::follow_and_switch() {
         for (const MoveHolder &holder : held_up->holders)
             why += (&holder == held_up->holders.data() ? ": " : "; ") + holder.described();
         record_->reached(MoveStep::caught_up, {}, why);
+        if (held_up->others_turn && ++waited < most_turns) --tried;
         if (tried >= request_.tries) {
             observer_.note("could not hand over " + buckets_phrase(session_->buckets()) + ": " +
                            why);
@@ -209,11 +224,15 @@ MoveResult MoveRun::finish() {
         if (!comparison->equal) {
             record_->reached(MoveStep::routed, "{\"difference\": true}", comparison->difference);
         } else {
+            record_->reached(MoveStep::routed, "{\"compared\": true}");
             observer_.verified(comparison->rows);
         }
     }
     const Move move = record_->read();
-    if (move.progress.find("\"difference\": true") != std::string::npos) {
+    if (move.step == name_of(MoveStep::routed) && has(move, "\"verify\": \"after\"") &&
+        !has(move, "\"compared\": true") && !has(move, "\"difference\": true"))
+        observer_.note("the two sides were not compared: that mover, and its snapshots, have gone");
+    if (has(move, "\"difference\": true")) {
         observer_.note("the rows on shard \"" + session_->to().name +
                        "\" are not those that shard \"" + session_->from().name + "\" had. " +
                        move.error +
@@ -240,6 +259,18 @@ bool MoveRun::may_try_again(const ControlError &error) {
     if (trouble_since_ == 0 || (!step.empty() && step != last_step_)) trouble_since_ = now;
     if (!step.empty()) last_step_ = step;
     return now - trouble_since_ < trouble_patience;
+}
+
+/// What has been copied is no good, and would not be the next time.
+void MoveRun::take_back(const ControlError &error) {
+    observer_.note(std::string(error.what()) + "; taking the move back");
+    switch_.reset();
+    stream_.reset();
+    record_.reset();
+    session_.reset();
+    MoveRequest mine = request_;
+    mine.id = id_;
+    (void)abort_move(mine, observer_);
 }
 
 void MoveRun::record_error(const ControlError &error) noexcept {

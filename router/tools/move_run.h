@@ -25,10 +25,11 @@ class MoveRun {
     MoveResult carry_on();
     void prepare();
     void copy();
-    void start_anew(MoveStep step);
+    void start_anew();
     MoveResult follow_and_switch();
     MoveResult finish();
     bool may_try_again(const ControlError &error);
+    void take_back(const ControlError &error);
     void record_error(const ControlError &error) noexcept;
 
     const MoveRequest &request_;

@@ -126,8 +126,18 @@ std::unique_ptr<ControlConnection> MoveSession::open_shard(ShardIndex shard,
                                                            std::int64_t timeout) const {
     auto connection = open_member(*routes_, shard, application, timeout);
     // Greeted with a version, a session is refused what is older than the shard's floor.
-    connection->query("SELECT interlock.greet(0), pg_catalog.set_config('lock_timeout', $1, false)",
-                      {Param::of_text(std::to_string(request_.lock_timeout))});
+    const Rows greeting =
+        connection->query("SELECT g.floor, pg_catalog.set_config('lock_timeout', $1, false) "
+                          "FROM interlock.greet(0) g",
+                          {Param::of_text(std::to_string(request_.lock_timeout))});
+    const Shard &member = routes_->shards[shard];
+    if (greeting.int32(0, 0) < member.min_floor)
+        throw ControlError("55000", "shard \"" + member.name + "\" has lost the decision of a move",
+                           "It last gave a bucket away under route version " +
+                               std::to_string(member.min_floor) +
+                               ", but knows of none later than " + greeting.text(0, 0) + ".",
+                           "It may be a standby that was promoted, or an older copy: restore one "
+                           "that has the decision.");
     return connection;
 }
 

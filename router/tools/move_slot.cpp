@@ -162,11 +162,32 @@ bool MoveStream::subscribed() {
 void MoveStream::subscribe() {
     record_.making(session_.to(), "subscription", record_.name());
     if (subscribed()) return;
-    // Its connection string is checked by the server when it is made.
-    session_.target().execute("CREATE SUBSCRIPTION " + record_.name() + " CONNECTION " +
-                              sql_literal(session_.subscriber_conninfo()) + " PUBLICATION " +
-                              record_.name() + " WITH (create_slot = false, copy_data = false, " +
-                              "slot_name = " + record_.name() + ", synchronous_commit = off)");
+    ControlConnection &target = session_.target();
+    ControlTransaction transaction(target);
+    // The connection string may hold a password, which is nothing for the server's log.
+    target.query("SELECT pg_catalog.set_config('log_statement', 'none', true), "
+                 "pg_catalog.set_config('log_min_error_statement', 'panic', true), "
+                 "pg_catalog.set_config('log_min_duration_statement', '-1', true)");
+    target.execute("CREATE SUBSCRIPTION " + record_.name() + " CONNECTION " +
+                   sql_literal(session_.subscriber_conninfo()) + " PUBLICATION " + record_.name() +
+                   " WITH (create_slot = false, copy_data = false, " +
+                   "slot_name = " + record_.name() + ", synchronous_commit = off)");
+    // The publisher was asked for its tables: without any it is not the source.
+    if (!target
+             .query("SELECT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel r "
+                    "  JOIN pg_catalog.pg_subscription s ON s.oid = r.srsubid "
+                    "WHERE s.subname = $1 AND r.srrelid IN "
+                    "  (SELECT g.relid::pg_catalog.oid FROM interlock.guarded_table g "
+                    "   WHERE g.keyspace = $2))",
+                    {Param::of_name(record_.name()), Param::of_text(session_.keyspace().name)})
+             .boolean(0, 0))
+        throw ControlError("55000",
+                           "the address by which shard \"" + session_.to().name +
+                               "\" is to reach shard \"" + session_.from().name +
+                               "\" leads to another server",
+                           "That server does not publish the keyspace's tables for this move.",
+                           "Give the right one with --source-conninfo.");
+    transaction.commit();
 }
 
 SlotState MoveStream::slot_state() {

@@ -34,7 +34,9 @@ class MoveStream {
     std::string make_slot();
     void release() { creator_.reset(); }
 
+    /// Both may be repeated.
     void subscribe();
+    void drop_subscription();
     [[nodiscard]] bool subscribed();
 
     [[nodiscard]] SlotState slot_state();
@@ -51,7 +53,6 @@ class MoveStream {
     void connect_creator();
     std::string create_slot();
     void tell_who_is_waited_for();
-    void drop_subscription();
     void drop_slot();
 
     const MoveRequest &request_;

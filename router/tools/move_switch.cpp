@@ -15,6 +15,7 @@ constexpr milliseconds news_travels{15};
 constexpr milliseconds between_looks{2};
 /// By how much a fence outlasts the pause that is allowed: a mover that died is noticed then.
 constexpr std::int64_t fence_margin = 2000;
+constexpr std::int64_t longest_fence = 3'600'000;
 /// For those that were told to end.
 constexpr std::int64_t ending = 1000;
 /// Of a decided move, whose target follows or will.
@@ -79,13 +80,13 @@ void MoveSwitch::prepare() {
 std::optional<MoveHeldUp> MoveSwitch::attempt() {
     prepare();
     const SignalsHeld held;
-    fenced_ = snapshots_ = false;
+    snapshots_ = false;
     std::optional<MoveHeldUp> result;
     try {
-        (void)record_.reserve();
+        version_ = record_.reserve();
     } catch (const ControlError &error) {
         if (error.sqlstate != "55006") throw;
-        return MoveHeldUp{std::string(error.what()), {}};
+        return MoveHeldUp{error.what(), {}, true};
     }
     try {
         result = try_it();
@@ -129,13 +130,12 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     }
 
     record_.begin(MoveStep::fenced);
-    const std::int32_t version = record_.reserve();
     session_.source().query(
         "SELECT interlock.fence_buckets($1, $2, $3, $4, $5, pg_catalog.make_interval(secs => "
         "$6::pg_catalog.float8 / 1000))",
         {Param::of_text(session_.keyspace().name), Param::of_int4_array(session_.buckets()),
-         Param::of_text(session_.to().name), record_.id_param(), Param::of_int4(version),
-         Param::of_text(std::to_string(left() + fence_margin))});
+         Param::of_text(session_.to().name), record_.id_param(), Param::of_int4(version_),
+         Param::of_text(std::to_string(std::min(left() + fence_margin, longest_fence)))});
     record_.reached(MoveStep::fenced);
 
     record_.begin(MoveStep::waited);
@@ -158,7 +158,8 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     record_.begin(MoveStep::verified);
     if (auto held_up = verify()) return held_up;
     raise_sequences();
-    record_.reached(MoveStep::verified);
+    record_.reached(MoveStep::verified,
+                    verify_before_ ? R"({"verify": "before"})" : R"({"verify": "after"})");
     decide_and_publish();
     return std::nullopt;
 }
@@ -180,9 +181,9 @@ std::vector<MoveHolder> MoveSwitch::wait_for(bool readers, std::int64_t timeout)
 }
 
 std::optional<MoveHeldUp> MoveSwitch::wait_for_writers() {
-    // Those that are to be ended get two thirds of the time to end by themselves.
-    const std::int64_t patience =
-        request_.end_sessions ? std::max<std::int64_t>(left() * 2 / 3, left() - ending) : left();
+    // What comes after them takes its time as well. Those that are to be ended get half of it to
+    // end by themselves.
+    const std::int64_t patience = request_.end_sessions ? left() / 2 : left() * 3 / 4;
     std::vector<MoveHolder> holders = wait_for(false, patience);
     if (!holders.empty() && request_.end_sessions && end_sessions(holders))
         holders = wait_for(false, std::max(left(), ending));
@@ -223,10 +224,10 @@ std::optional<MoveHeldUp> MoveSwitch::verify() {
     }
     const MoveComparison comparison = verifier_.compare(std::max<std::int64_t>(1, left()));
     if (!comparison.equal)
-        throw ControlError("XX001",
-                           "the rows on shard \"" + session_.to().name +
-                               "\" are not those of shard \"" + session_.from().name + "\"",
-                           comparison.difference, "Take the move back with --abort.");
+        throw MoveDiffers("XX001",
+                          "the rows on shard \"" + session_.to().name +
+                              "\" are not those of shard \"" + session_.from().name + "\"",
+                          comparison.difference);
     observer_.verified(comparison.rows);
     return std::nullopt;
 }
@@ -248,24 +249,24 @@ void MoveSwitch::raise_sequences() {
 
 void MoveSwitch::decide_and_publish() {
     record_.begin(MoveStep::decided);
+    record_.require_lock();
     const std::string token =
         session_.source()
             .query("SELECT interlock.decide_handoff($1)", {record_.id_param()})
             .text(0, 0);
-    record_.reached(MoveStep::decided);
+    record_.reached_or_not(MoveStep::decided);
 
     record_.begin(MoveStep::activated);
-    const std::int32_t version = record_.reserve();
     session_.target().query("SELECT interlock.activate_import($1, $2, $3)",
-                            {record_.id_param(), Param::of_int4(version), Param::of_uuid(token)});
-    record_.reached(MoveStep::activated);
+                            {record_.id_param(), Param::of_int4(version_), Param::of_uuid(token)});
+    record_.reached_or_not(MoveStep::activated);
 
     record_.begin(MoveStep::routed);
     (void)record_.publish();
     const std::int64_t pause = ms_between(began_, Clock::now());
     record_.quickly(false);
     record_.reached(MoveStep::routed, "{\"pause_ms\": " + std::to_string(pause) + "}");
-    observer_.switched(version, pause);
+    observer_.switched(version_, pause);
 }
 
 void MoveSwitch::drive_forward() {

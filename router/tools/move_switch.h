@@ -27,6 +27,13 @@ struct HandoffState {
 struct MoveHeldUp {
     std::string reason;
     std::vector<MoveHolder> holders;
+    bool others_turn = false;  ///< another move, or apply, was publishing: nothing was tried
+};
+
+/// The two sides are not the same: the move is to be taken back.
+class MoveDiffers : public ControlError {
+  public:
+    using ControlError::ControlError;
 };
 
 class MoveSwitch {
@@ -71,7 +78,7 @@ class MoveSwitch {
     std::unique_ptr<ControlConnection> waiter_;  ///< of the source; commits are not waited for
     bool verify_before_ = false;
     bool snapshots_ = false;
-    bool fenced_ = false;
+    std::int32_t version_ = 0;
     Clock::time_point began_{};
 };
 

@@ -1,0 +1,256 @@
+"""`interlock move`: a move from beginning to end, and what it leaves."""
+
+import re
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from support.moving import MovingCluster
+from support.wait import wait_until
+
+HEADER = (Path(__file__).parent.parent / "router/tools/move_steps.h").read_text()
+STEPS = re.findall(r'"([a-z_]+)"', HEADER[HEADER.index("move_step_names"):HEADER.index("};", HEADER.index("move_step_names"))])
+DECIDED = STEPS.index("decided")
+
+
+@pytest.fixture(scope="module")
+def moving_cluster(owner, new_folder, router_binary):
+    made = MovingCluster(new_folder("test_move"), owner)
+    try:
+        yield made.up()
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def moving(moving_cluster):
+    yield moving_cluster
+    moving_cluster.end_test()
+    moving_cluster.restore()
+
+
+def test_a_move_of_an_idle_bucket(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    said = moving.move(3, "s0")
+    print(said.stdout)
+    moving.assert_settled()
+    assert moving.rows() == before
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_mover_that_is_killed_is_gone_on_with(moving, when, step):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    mover = moving.moving(3, "s0", stop=f"{when}-{step}").stopped()
+    mover.kill()
+    if step != "done" or when == "before":
+        moving.move(3, "s0")
+    moving.assert_settled()
+    assert moving.rows() == before
+
+
+@pytest.mark.parametrize("step", STEPS[:DECIDED])
+def test_a_mover_that_is_killed_is_taken_back(moving, step):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    moving.moving(3, "s0", stop=f"after-{step}").stopped().kill()
+    moving.abort()
+    moving.assert_settled()
+    assert moving.rows() == before
+
+
+# -- what holds a move up ------------------------------------------------------------------------
+
+
+def open_write(moving, bucket=3, shard="s1"):
+    """A transaction that has written a row of the bucket, and stays open."""
+    session = moving.connect(shard, autocommit=False)
+    session.execute("UPDATE account SET balance = balance WHERE account_id = %s", (moving.groups["one"][0],))
+    return session
+
+
+def test_an_open_transaction_holds_the_fence_up_and_nothing_is_changed(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    session = open_write(moving)
+    said = moving.move(3, "s0", "--tries", 2, "--max-pause", "300ms", expect=3)
+    assert f"process {session.info.backend_pid}" in said.stdout + said.stderr
+    assert moving.states(3) == {"s0": "importing", "s1": "owned"}
+    assert moving.catalog.value("SELECT reserved_version IS NULL FROM interlock.cluster")
+    # The bucket is open, the transaction goes on, and what it writes is followed.
+    session.execute("UPDATE account SET owner = 'late' WHERE account_id = %s", (moving.groups["one"][1],))
+    session.commit()
+    moving.move(3, "s0")
+    moving.assert_settled()
+    assert moving.rows() == before
+    assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", moving.groups["one"][1]) == "late"
+
+
+def test_sessions_that_hold_the_fence_up_are_ended_if_told_to(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    session = open_write(moving)
+    moving.move(3, "s0", "--max-pause", "1s", "--end-sessions")
+    moving.assert_settled()
+    assert moving.rows() == before
+    with pytest.raises(psycopg.OperationalError):
+        session.execute("SELECT 1")
+
+
+def test_a_prepared_transaction_is_named(moving):
+    moving.fill(one=3, other=5)
+    mover = moving.moving(3, "s0", "--tries", 1, "--max-pause", "300ms", "--end-sessions", stop="after-caught_up").stopped()
+    session = open_write(moving)
+    session.execute("PREPARE TRANSACTION 'forgotten'")
+    said = mover.go_on().end(expect=3)
+    assert "forgotten" in said
+    moving.s1.sql("ROLLBACK PREPARED 'forgotten'")
+    moving.move(3, "s0")
+    moving.assert_settled()
+
+
+def test_a_fence_that_expires_before_the_decision_is_set_again(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    mover = moving.moving(3, "s0", "--max-pause", "200ms", stop="before-decided").stopped()
+    wait_until(lambda: moving.s1.value("SELECT expired FROM interlock.handoffs"), 15, "the fence expires")
+    moving.s1.sql("SELECT interlock.expire_fences()")
+    moving.s1.sql("UPDATE account SET owner = 'between' WHERE account_id = %s", moving.groups["one"][0])
+    let_it_end(mover)
+    moving.assert_settled()
+    assert moving.rows() == before
+    assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", moving.groups["one"][0]) == "between"
+
+
+# -- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_a_second_mover_of_the_same_move_is_refused(moving):
+    moving.fill(one=3, other=5)
+    first = moving.moving(3, "s0", stop="after-copied").stopped()
+    said = moving.move(3, "s0", "--timeout", "1s", expect=1)
+    assert "another mover is at work" in said.stderr
+    first.go_on().end()
+    moving.assert_settled()
+
+
+def test_a_lost_slot_makes_the_move_copy_again(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    mover = moving.moving(3, "s0", stop="before-caught_up").stopped()
+    moving.s1.sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+
+    def dropped():
+        try:
+            moving.s1.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        except psycopg.errors.ObjectInUse:
+            pass
+        return not moving.s1.value("SELECT count(*) FROM pg_replication_slots")
+    wait_until(dropped, 15, "the slot is dropped")
+    moving.s1.sql("UPDATE account SET owner = 'unseen' WHERE account_id = %s", moving.groups["one"][0])
+    assert "copied again" in let_it_end(mover)
+    moving.assert_settled()
+    assert moving.rows() == before
+    assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", moving.groups["one"][0]) == "unseen"
+
+
+@pytest.mark.parametrize("shard", ["s0", "s1"])
+@pytest.mark.parametrize("step", ["copied", "caught_up", "fenced", "drained", "decided", "routed"])
+def test_a_shard_that_crashes_is_waited_for(moving, step, shard):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    mover = moving.moving(3, "s0", stop=f"after-{step}").stopped()
+    moving.instances[shard].restart("immediate")
+    let_it_end(mover)
+    moving.assert_settled()
+    assert moving.rows() == before
+
+
+def let_it_end(mover):
+    """On from its stop, which it may come to again."""
+    def ended():
+        if mover.running() and mover.is_stopped():
+            mover.go_on()
+        return not mover.running()
+    wait_until(ended, 60, "the mover ends")
+    return mover.end()
+
+
+def forge(moving):
+    """A row of the bucket at the target changes by itself: what a fault of replication would leave."""
+    moving.s0.sql("SET interlock.moving_rows = on; SET session_replication_role = replica; "
+                  f"DELETE FROM account WHERE account_id = {moving.groups['one'][0]}")
+
+
+def test_sides_that_differ_before_the_decision_end_the_move(moving):
+    moving.fill(one=3, other=5)
+    before = moving.rows()
+    mover = moving.moving(3, "s0", "--verify", "before", stop="before-announced").stopped()
+    forge(moving)
+    said = mover.go_on().end(expect=1)
+    assert "Bucket 3 of table public.account: 6 rows at the source, 5 at the target." in said
+    moving.assert_settled()
+    assert moving.rows() == before
+    assert moving.states(3) == {"s0": "moved", "s1": "owned"} or moving.states(3)["s1"] == "owned"
+    assert moving.catalog.value("SELECT outcome FROM interlock.moves ORDER BY began DESC LIMIT 1") == "aborted"
+
+
+def test_sides_that_differ_after_the_decision_are_left_to_be_looked_at(moving):
+    moving.fill(one=3, other=5)
+    mover = moving.moving(3, "s0", "--verify", "after", stop="before-announced").stopped()
+    forge(moving)
+    said = mover.go_on().end(expect=1)
+    assert "Bucket 3 of table public.account: 6 rows at the source, 5 at the target." in said
+    assert moving.where(3) == "s0"
+    assert moving.s1.value("SELECT count(*) FROM account WHERE interlock.bucket_of('accounts', account_id) = 3") == 6
+    # The same command does not clean up either; told to, it does.
+    assert "are not those" in moving.mover("--resume", moving.move_id()).end(expect=1)
+    moving.mover("--clean", moving.move_id()).end()
+    moving.assert_settled()
+
+
+# -- cleaning up ---------------------------------------------------------------------------------
+
+
+def rows_left(moving):
+    return moving.s1.value("SELECT count(*) FROM account WHERE interlock.bucket_of('accounts', account_id) = 3")
+
+
+def test_the_sources_rows_are_kept_for_as_long_as_told(moving):
+    moving.fill(one=3, other=5)
+    moving.move(3, "s0", "--keep-source", "3s")
+    assert rows_left(moving) == 6 and moving.step() == "unsubscribed"
+    # Nothing follows any more.
+    assert not moving.s1.value("SELECT count(*) FROM pg_replication_slots")
+    moving.mover("--clean").end()
+    wait_until(lambda: moving.mover("--clean").end() is not None and rows_left(moving) == 0, 15, "they are cleaned up")
+    moving.assert_settled()
+
+
+def test_the_sources_rows_are_kept_for_ever(moving):
+    moving.fill(one=3, other=5)
+    moving.move(3, "s0", "--keep-source", "forever")
+    moving.mover("--clean").end()
+    assert rows_left(moving) == 6
+    moving.mover("--clean", moving.move_id()).end()
+    assert rows_left(moving) == 0
+    moving.assert_settled()
+
+
+def test_nothing_is_deleted_while_somebody_can_see_it(moving):
+    moving.fill(one=3, other=5)
+    reader = moving.connect("s1", autocommit=False)
+    reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    mover = moving.moving(3, "s0", stop="before-decided").stopped()
+    reader.execute("SELECT count(*) FROM account")
+    mover.go_on()
+    wait_until(lambda: moving.step() == "unsubscribed", 30, "it has been handed over")
+    wait_until(lambda: f"process {reader.info.backend_pid}" in mover.text(), 30, "the mover names the reader")
+    assert rows_left(moving) == 6
+    reader.rollback()
+    mover.end()
+    assert rows_left(moving) == 0
+    moving.assert_settled()
