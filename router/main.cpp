@@ -18,6 +18,7 @@
 #include "tools/lint.h"
 #include "tools/move_command.h"
 #include "tools/placement_command.h"
+#include "tools/rebalance_command.h"
 #include "tools/repair.h"
 
 namespace {
@@ -41,12 +42,14 @@ struct Command {
     std::string (*help)();
 };
 
-constexpr std::array<Command, 8> commands{{
+constexpr std::array<Command, 9> commands{{
     {"serve", "run the router", run_serve, interlock::serve_help},
     {"apply", "make the shards match the catalog and publish the staged map", interlock::run_apply,
      interlock::apply_help},
     {"move", "move buckets to another shard while they are written", interlock::run_move_command,
      interlock::move_help},
+    {"rebalance", "plan moves of buckets that even the shards out", interlock::run_rebalance,
+     interlock::rebalance_help},
     {"index", "bring changes into global indexes; backfill, status", interlock::run_index,
      interlock::index_help},
     {"repair", "compare a global index with the rows, and mend it", interlock::run_repair,
