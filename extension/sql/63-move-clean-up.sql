@@ -188,6 +188,7 @@ DECLARE
     upcoming bigint;
     furthest numeric;
 BEGIN
+    PERFORM interlock.require_newest_snapshot();
     PERFORM interlock.require_buckets(keyspace, buckets);
     SELECT * INTO guarded FROM interlock.guarded_table g WHERE g.relid = relation AND g.keyspace = raise_sequences.keyspace;
     IF NOT FOUND THEN
