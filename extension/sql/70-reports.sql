@@ -82,7 +82,7 @@ AS $$
          WHERE t.tgfoid <> w.function OR t.tgtype <> w.type OR t.tgattr <> ''
             OR (w.condition IS NULL) <> (t.tgqual IS NULL)
             OR position('WHEN (' || w.condition || ')' IN pg_get_triggerdef(t.oid)) = 0
-            OR t.tgargs <> coalesce((SELECT string_agg(convert_to(a, getdatabaseencoding()) || '\x00'::bytea, '' ORDER BY n)
+            OR t.tgargs <> coalesce((SELECT string_agg(convert_to(a, getdatabaseencoding()) || decode('00', 'hex'), '' ORDER BY n)
                                        FROM unnest(w.arguments) WITH ORDINALITY AS x(a, n)), '')
     )
     SELECT p.relid, p.what FROM problem p ORDER BY p.relid::text COLLATE "C", p.what COLLATE "C"

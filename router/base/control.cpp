@@ -200,6 +200,7 @@ void ControlConnection::prepare_session() {
         "SELECT pg_catalog.set_config(name, value, false) FROM (VALUES "
         "('search_path', 'pg_catalog, pg_temp'), ('default_transaction_read_only', 'off'), "
         "('default_transaction_isolation', 'read committed'), ('row_security', 'off'), "
+        "('standard_conforming_strings', 'on'), "
         "('idle_in_transaction_session_timeout', '0'), ('bytea_output', 'hex'), ('jit', 'off'), "
         "('synchronous_commit', CASE WHEN pg_catalog.current_setting('synchronous_commit') "
         "  OPERATOR(pg_catalog.=) 'remote_apply' THEN 'remote_apply' ELSE 'on' END)"
