@@ -14,6 +14,8 @@ using std::chrono::steady_clock;
 constexpr milliseconds between_looks{10};
 constexpr milliseconds tell_every{500};
 constexpr milliseconds no_headway{60'000};
+/// What the target cannot apply it tries again, for ever: so many failures without headway.
+constexpr std::int64_t most_failures = 3;
 
 }  // namespace
 
@@ -33,6 +35,7 @@ void MoveFollow::until_caught_up(std::int64_t close) {
     auto told = steady_clock::now() - tell_every;
     std::int64_t told_left = -1;
     std::int64_t best = -1;
+    std::int64_t failures = receiver_failures();
     for (;;) {
         const SlotState slot = stream_.slot_state();
         if (!slot.exists || slot.lost)
@@ -55,6 +58,7 @@ void MoveFollow::until_caught_up(std::int64_t close) {
         if (best < 0 || left < best) {
             best = left;
             headway = now;
+            failures = -1;
         }
         if (now - told >= tell_every) {
             const auto past = std::chrono::duration_cast<milliseconds>(now - told).count();
@@ -64,6 +68,9 @@ void MoveFollow::until_caught_up(std::int64_t close) {
                                                     std::max<std::int64_t>(1, past));
             told = now;
             told_left = left;
+            const std::int64_t failed = receiver_failures();
+            if (failures < 0) failures = failed;
+            if (failed >= failures + most_failures) throw does_not_follow();
         }
         if (left == 0 && slot.active) {
             if (now - marked <= milliseconds(close)) return;
@@ -72,30 +79,46 @@ void MoveFollow::until_caught_up(std::int64_t close) {
             headway = marked;
             best = told_left = -1;
         }
-        if (now - headway > no_headway)
-            throw ControlError(
-                "55000",
-                "shard \"" + session_.to().name + "\" does not follow shard \"" +
-                    session_.from().name + "\"",
-                receiver_troubles(),
-                "The target's log has the reason; when it is mended, run the command again.");
+        if (now - headway > no_headway) throw does_not_follow();
         std::this_thread::sleep_for(between_looks);
     }
 }
 
+std::int64_t MoveFollow::receiver_failures() {
+    // PostgreSQL 14 does not count them.
+    if (!session_.target()
+             .query("SELECT pg_catalog.to_regclass('pg_catalog.pg_stat_subscription_stats') "
+                    "IS NOT NULL")
+             .boolean(0, 0))
+        return 0;
+    return session_.target()
+        .query("SELECT COALESCE(pg_catalog.max(t.apply_error_count), 0)::bigint "
+               "FROM pg_catalog.pg_stat_subscription_stats t WHERE t.subname = $1",
+               {Param::of_name(record_.name())})
+        .int64(0, 0);
+}
+
+ControlError MoveFollow::does_not_follow() {
+    return ControlError(
+        "55000",
+        "shard \"" + session_.to().name + "\" does not follow shard \"" + session_.from().name +
+            "\"",
+        receiver_troubles(),
+        "The target's log has the reason; when it is mended, run the command again.");
+}
+
 std::string MoveFollow::receiver_troubles() {
     const Rows rows = session_.target().query(
-        "SELECT s.subenabled, p.pid, t.apply_error_count "
+        "SELECT s.subenabled, p.pid "
         "FROM pg_catalog.pg_subscription s "
         "  LEFT JOIN pg_catalog.pg_stat_subscription p ON p.subid = s.oid AND p.relid IS NULL "
-        "  LEFT JOIN pg_catalog.pg_stat_subscription_stats t ON t.subid = s.oid "
         "WHERE s.subname = $1",
         {Param::of_name(record_.name())});
     const std::string named = "Its subscription \"" + record_.name() + "\" ";
     if (rows.empty()) return named + "has gone.";
     if (!rows.boolean(0, 0)) return named + "is disabled.";
-    if (!rows.is_null(0, 2) && rows.int64(0, 2) > 0)
-        return named + "has failed " + rows.text(0, 2) + " times.";
+    if (const std::int64_t failures = receiver_failures(); failures > 0)
+        return named + "has failed " + std::to_string(failures) + " times.";
     return named + (rows.is_null(0, 1) ? "has no process: max_logical_replication_workers may be "
                                          "used up."
                                        : "is connected but applies nothing.");

@@ -19,11 +19,14 @@ class MoveFollow {
                MoveObserver &observer);
 
     /// Until what is written at the source is at the target `close` ms later. Throws SlotLost, or
-    /// ControlError if the target makes no headway for a minute.
+    /// ControlError if the target makes no headway for a minute, or fails at the same place.
     void until_caught_up(std::int64_t close);
 
   private:
+    /// How often the target has failed to apply something, in all its tries.
+    std::int64_t receiver_failures();
     std::string receiver_troubles();
+    ControlError does_not_follow();
 
     MoveSession &session_;
     MoveRecord &record_;
