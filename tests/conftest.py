@@ -18,6 +18,7 @@ from support import template
 from support.cluster import Cluster
 from support.drivers import Drivers
 from support.indexed import IndexedCluster
+from support.movable import MovableCluster
 from support.move_case import MoveCase
 from support.moving import MovingCluster
 from support.order_cluster import OrdersCluster
@@ -171,6 +172,43 @@ def changed_indexed(indexed):
     yield indexed
     indexed.end_test()
     indexed.restore()
+
+
+@pytest.fixture(scope="session")
+def session_movable(owner, new_folder, router_binary):
+    """A function that gives two shards for tests that move buckets, the same for all of them (each makes tables and a
+    keyspace of its own), or new ones when asked for."""
+    kept = []
+
+    def give(new=False):
+        if new and kept:
+            down(kept.pop())
+        if not kept:
+            kept.append(MovableCluster(new_folder("movable"), owner))
+            kept[0].up()
+        return kept[0]
+
+    def down(cluster):
+        cluster.down()
+        remove(cluster.base)
+
+    yield give
+    if kept:
+        down(kept.pop())
+
+
+@pytest.fixture
+def movable(session_movable):
+    """That cluster, with no move under way."""
+    cluster = session_movable()
+    if cluster.router.process.poll() is not None or cluster.leftovers():
+        cluster = session_movable(new=True)
+    yield cluster
+    try:
+        cluster.end_test()
+    finally:
+        if not cluster.restore():
+            session_movable(new=True)
 
 
 @pytest.fixture
