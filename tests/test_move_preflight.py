@@ -95,7 +95,7 @@ def test_nothing_stands_in_the_way_of_shards_that_are_alike(cluster):
 CASES = {
     "no identity": ("s0", "ALTER TABLE account REPLICA IDENTITY NOTHING", ("replica identity of table public.account",), "refuse"),
     "identity without the key": ("s0", """
-        ALTER TABLE posting ADD COLUMN id bigint NOT NULL; CREATE UNIQUE INDEX other ON posting (id);
+        ALTER TABLE posting ADD COLUMN id bigint NOT NULL; CREATE UNIQUE INDEX other ON posting (id) INCLUDE (account_id);
         ALTER TABLE posting REPLICA IDENTITY USING INDEX other""", ("replica identity of table public.posting",), "refuse"),
     "unlogged": ("s0", "ALTER TABLE account SET UNLOGGED", ("unlogged",), "refuse"),
     "missing column": ("s0", "ALTER TABLE account ADD COLUMN a1 varchar(20) COLLATE \"C\"", ("column a1 of table public.account is missing on shard \"s1\"",), "refuse"),
@@ -128,6 +128,9 @@ def test_what_differs_between_the_shards_is_told_and_the_mend_mends_it(cluster, 
     clean(cluster)
     cluster.instances[shard].sql(statement)
     assert the_one(plan(cluster), *words)[0] == severity
+    if case == "identity without the key":
+        # Of that one nobody can say how it is to be mended.
+        cluster.instances["s0"].sql("ALTER TABLE posting REPLICA IDENTITY DEFAULT; DROP INDEX other")
     mend(cluster)
 
 

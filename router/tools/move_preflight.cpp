@@ -20,7 +20,7 @@ constexpr std::array<Part, 13> parts{{
     {"encodings and collations", check_same_surroundings},
     {"the way from the target to the source", check_way_to_source},
     {"who owns the buckets", check_ownership},
-    {"guards and floors", check_guards},
+    {"the guards", check_guards},
     {"the replica identities", check_identities},
     {"the definitions of the tables", check_definitions},
     {"the foreign keys", check_foreign_keys},

@@ -180,6 +180,33 @@ void check_followers(Preflight &check, const PreflightSide &side) {
                    "Tell their owners; what is done about it is theirs to say.");
 }
 
+/// Where a value is unique on each shard only, both may have it.
+void check_uniqueness(Preflight &check) {
+    const Rows rows = check.target.connection.query(
+        "SELECT i.indexrelid::regclass::text, m.relid::text, EXISTS (SELECT FROM pg_depend d "
+        "    JOIN pg_class q ON q.oid = d.objid AND q.relkind = 'S' "
+        "    WHERE d.classid = 'pg_class'::regclass AND d.refobjid = m.relid "
+        "      AND d.refobjsubid = ANY (i.indkey) AND d.deptype IN ('a', 'i')), k.attname "
+        "FROM interlock.guarded_table g CROSS JOIN LATERAL interlock.family_tree(g.relid) m "
+        "JOIN pg_class c ON c.oid = m.relid AND NOT c.relispartition "
+        "JOIN pg_attribute k ON k.attrelid = c.oid AND k.attname = g.key_column "
+        "JOIN pg_index i ON i.indrelid = c.oid AND i.indisunique "
+        "WHERE g.keyspace = $1 AND k.attnum <> ALL (i.indkey[0:i.indnkeyatts - 1]) "
+        "ORDER BY 2, 1",
+        {Param::of_text(check.session.keyspace().name)});
+    for (int row = 0; row < rows.size(); ++row)
+        check.warn("unique index " + rows.text(row, 0) + " of table " + rows.text(row, 1) +
+                       " does not have the shard key",
+                   "A value may be on both shards" +
+                       std::string(rows.boolean(row, 2)
+                                       ? ": each draws numbers from a sequence of its own. "
+                                       : ". ") +
+                       "Then the move fails while it copies, or stops while it follows; no row is "
+                       "lost.",
+                   "Add column \"" + rows.text(row, 3) +
+                       "\" to the index, or see to it that values are unique over all shards.");
+}
+
 }  // namespace
 
 void check_triggers(Preflight &check) {
@@ -187,6 +214,7 @@ void check_triggers(Preflight &check) {
     check_firing(check, check.source, "8");   // delete
     check_followers(check, check.target);
     check_followers(check, check.source);
+    check_uniqueness(check);
 }
 
 }  // namespace interlock

@@ -202,6 +202,20 @@ void check_same_surroundings(Preflight &check) {
                      "Make the database of " + check.target.called() +
                          " anew: CREATE DATABASE ... LC_COLLATE '" + source.text(0, 1) +
                          "' LC_CTYPE '" + source.text(0, 2) + "' TEMPLATE template0;");
+    // Since 15; of a collation that comes with the operating system.
+    if (check.source.connection.server_version() >= 150000 &&
+        check.target.connection.server_version() >= 150000 && locale(source) == locale(target)) {
+        const char *const version =
+            "SELECT coalesce(pg_database_collation_actual_version(d.oid), '') FROM pg_database d "
+            "WHERE d.datname = current_database()";
+        const std::string here = check.source.connection.query(version).text(0, 0);
+        const std::string there = check.target.connection.query(version).text(0, 0);
+        if (here != there)
+            check.warn("the shards' default collations are of different versions",
+                       check.source.called() + ": " + here + "; " + check.target.called() + ": " +
+                           there + ". Text may be in another order there.",
+                       "Bring both servers to the same version of the operating system.");
+    }
     if (source.view(0, 5) != target.view(0, 5))
         check.refuse("the shards have different versions of the extension",
                      check.source.called() + ": " + source.text(0, 5) + "; " +

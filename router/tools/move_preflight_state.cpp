@@ -119,23 +119,6 @@ void check_guards(Preflight &check) {
                          rows.text(row, 1) + ". Without it nothing holds writers back.",
                          "Run: interlock apply");
     }
-    // One that has lost the decision of an earlier move: a standby that was promoted too early.
-    const Rows floors = check.session.catalog().query(
-        "SELECT min_floor FROM interlock.shard_floors WHERE name = ANY ($1) ORDER BY name = $2",
-        {Param::of_text_array({check.source.name, check.target.name}),
-         Param::of_text(check.target.name)});
-    int row = 0;
-    for (const PreflightSide *const side : {&check.source, &check.target}) {
-        if (row >= floors.size()) break;
-        const std::int32_t least = floors.int32(row++, 0);
-        const Rows own = side->connection.query("SELECT floor FROM interlock.shard_identity");
-        if (own.empty() || own.int32(0, 0) >= least) continue;
-        check.refuse(side->called() + " has lost what it decided",
-                     "It gave buckets away under route version " + std::to_string(least) +
-                         "; by itself it knows of " + own.text(0, 0) +
-                         " only: it is an older copy, or a standby that was promoted too early.",
-                     "Run: interlock apply --plan -- it tells what has to be looked at.");
-    }
 }
 
 void check_transactions(Preflight &check) {
