@@ -75,8 +75,10 @@ std::string MoveCopy::condition(const MovedTable &table) const {
 /// mover that has lost its session on the catalog, as we have the lock there: it ends here, so that
 /// what it has under way comes to nothing. One that finds itself in that place ends by itself.
 void MoveCopy::be_the_only_one(ControlConnection &target) {
+    // Another lock than the record's, which our own session on the catalog holds: the catalog may
+    // be in this database.
     const std::string key =
-        "pg_catalog.hashtextextended('interlock move ' || $1::pg_catalog.text, 0)";
+        "pg_catalog.hashtextextended('rows of interlock move ' || $1::pg_catalog.text, 0)";
     const auto deadline = steady_clock::now() + milliseconds(request_.lock_timeout);
     while (!target
                 .query("SELECT pg_catalog.pg_try_advisory_xact_lock(" + key + ")",
