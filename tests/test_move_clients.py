@@ -262,9 +262,10 @@ def test_other_buckets_run_under_the_announced_version_and_are_not_cut_by_the_de
     # What does not say which buckets it uses keeps to the version in force.
     assert client.value("SELECT current_setting('interlock.route_version')") == str(old)
     client.ok("BEGIN")
-    client.ok(add(near))
+    client.ok(read(near))  # a writer would be waited for
     move.fence().decide()
     with Stopwatch() as watch:
+        client.ok(add(near))
         client.ok(add(near))
         client.ok("COMMIT")
         client.ok(add(near))

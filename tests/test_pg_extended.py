@@ -45,6 +45,17 @@ def test_a_described_statement_tells_its_parameters_and_columns_before_any_bind(
     both(cluster, talk)
 
 
+def test_the_unnamed_statement_outlives_the_queries_of_others(cluster):
+    """On a backend that is shared a Query of anybody drops it there."""
+    client, other = cluster.pg_client(), cluster.pg_client()
+    client.ask(w.parse(BALANCE), w.bind([KEY]), w.execute()).ok()
+    other.ok(BALANCE.replace("$1", str(KEY)))
+    assert client.ask(w.bind([KEY]), w.execute()).ok().value == "1000"
+    other.ok("SET work_mem = '1MB'")
+    other.run(BALANCE, KEY).ok()
+    assert client.ask(w.bind([KEY]), w.execute()).ok().value == "1000"
+
+
 def test_flush_brings_the_answers_so_far_and_no_ready(cluster):
     def talk(client):
         client.send(w.parse(BALANCE, "s"), w.flush())

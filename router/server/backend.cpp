@@ -144,6 +144,7 @@ Task<bool> Backend::finish_round(char state, Millis deadline) {
 
 Task<bool> Backend::command(std::string_view sql, char state, Millis deadline) {
     append_query(out_, sql);
+    unnamed_owner_ = 0;  // a Query drops it
     if (co_await flush(deadline) != Io::ok) co_return false;
     co_return co_await finish_round(state, deadline);
 }

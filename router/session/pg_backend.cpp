@@ -29,6 +29,7 @@ const std::shared_ptr<const Routes> &PgClient::routes_in_use() const {
 void PgClient::append_query(std::string_view sql, Owed::To to, std::uint32_t note) {
     wire::FrameWriter(lease_->out(), 'Q').string(sql);
     exchange_->expect(Kind::query, to, note);
+    lease_->set_unnamed_owner(0);  // a Query drops it
 }
 
 // One of the router's own statements in the extended protocol, without a Sync: an error in it makes

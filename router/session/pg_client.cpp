@@ -196,6 +196,7 @@ Task<bool> PgClient::serve(bool fresh) {
     }
     if (block_ && lease_ && !exchange_->waits_for_backend()) co_await roll_back_now();
     lease_.discard();
+    refused_.reset();
     if (!gone_ && co_await flush()) co_await say_goodbye();
     co_return false;
 }

@@ -313,6 +313,7 @@ class PgClient final : public Client, private ExchangeOwner {
     void resend_from_here();
     void answers_given(std::size_t bytes);
     [[nodiscard]] bool answers_may_wait() const;
+    void give_older_answers();
     [[nodiscard]] bool refused_for_routes(const wire::ErrorFields &error, Buffer &out);
     [[nodiscard]] bool must_not_run_here(bool settled) const;
     [[nodiscard]] Refusal bucket_on_the_move() const;

@@ -78,7 +78,7 @@ void PgClient::keep_message(const wire::Frame &frame) {
         if (exchange_->idle()) {
             if (!lease_) use_newest_routes();
             begin_resend();
-            if (extended_ && !extended_->portals.empty()) resend.portals = extended_->portals;
+            if (resend.possible && extended_) resend.portals = extended_->portals;
         }
     }
     if (!resend.possible) return;
@@ -205,7 +205,17 @@ std::optional<Refusal> PgClient::waited_in_vain() {
     return std::nullopt;
 }
 
+// Answers to what came before must not wait with the statement in hand.
+void PgClient::give_older_answers() {
+    const std::size_t older = resend_->possible ? resend_->before : out_.size();
+    const std::string own(out_.view().substr(older));
+    out_.truncate(older);
+    if (!try_write()) gone_ = true;
+    out_.append(own);
+}
+
 Task<bool> PgClient::await_routes(Millis until, bool look_once) {
+    give_older_answers();
     const Routes *seen = routes_in_use().get();
     waiting_ = true;
     gave_up_.reset();
@@ -242,7 +252,10 @@ Task<std::optional<Refusal>> PgClient::make_way(bool synced) {
         if (!exchange_->server_skips() && hold_ == Hold::single) append_step("ROLLBACK");
         wire::FrameWriter(lease_->out(), 'S');
         exchange_->expect(Kind::sync, To::nobody);
-        (void)co_await settle();  // lost: rolled back
+        const auto lost = co_await settle();
+        if (lost || !lease_)  // rolled back; but so are a block's savepoints
+            co_return make_refusal(Code::R30, "the connection to the shard broke",
+                                   "Nothing was done; it is safe to send it again.");
     }
     const bool opened = co_await end_refused(*refused);
     (void)exchange_->take_failed();

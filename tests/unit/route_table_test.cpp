@@ -54,6 +54,47 @@ TEST(RouteTable, IdentifiersNeedNotBeDense) {
     EXPECT_EQ(rejection(rows), "accepted");
 }
 
+TEST(RouteTable, KnowsWhatIsAnnounced) {
+    auto rows = reference_rows();
+    EXPECT_FALSE(test::build(rows)->is_announced(0, 2));
+    EXPECT_EQ(test::build(rows)->settled_version(), rows.version);
+    rows.announced = {rows.version + 2, 1, 1, 2, {2, 6}};
+    const auto table = test::build(rows);
+    EXPECT_EQ(table->version, rows.version);
+    EXPECT_EQ(table->settled_version(), rows.version + 2);
+    EXPECT_EQ(table->shards[table->announced->to].name, "s1");
+    for (std::int32_t bucket = 0; bucket < 16; ++bucket) {
+        EXPECT_EQ(table->is_announced(0, bucket), bucket == 2 || bucket == 6);
+        if (bucket < 4) {
+            EXPECT_FALSE(table->is_announced(1, bucket));
+        }
+    }
+}
+
+TEST(RouteTable, AnAnnouncementThatDoesNotFitIsDamage) {
+    const auto announced = [](CatalogRows::AnnouncementRow row) {
+        auto rows = reference_rows();
+        rows.announced = std::move(row);
+        return rows;
+    };
+    EXPECT_EQ(rejection(announced({4, 1, 1, 2, {2}})), "accepted");
+    EXPECT_TRUE(rejected(announced({3, 1, 1, 2, {2}}), "does not fit"));  // not a later version
+    EXPECT_TRUE(rejected(announced({4, 9, 1, 2, {2}}), "does not fit"));  // keyspace
+    EXPECT_TRUE(rejected(announced({4, 1, 9, 2, {2}}), "does not fit"));  // shards
+    EXPECT_TRUE(rejected(announced({4, 1, 1, 9, {2}}), "does not fit"));
+    EXPECT_TRUE(rejected(announced({4, 1, 1, 2, {16}}), "does not exist"));
+    EXPECT_TRUE(rejected(announced({4, 1, 1, 2, {-1}}), "does not exist"));
+    EXPECT_TRUE(rejected(announced({4, 1, 1, 2, {2, 3}}), "does not have it"));
+}
+
+TEST(RouteTable, KeepsHowLowAShardsFloorMayBe) {
+    auto rows = reference_rows();
+    rows.shards[1].min_floor = 2;
+    const auto table = test::build(rows);
+    EXPECT_EQ(table->shards[0].min_floor, 0);
+    EXPECT_EQ(table->shards[1].min_floor, 2);
+}
+
 TEST(RouteTable, FindsTablesByFoldedName) {
     const auto table = test::build(reference_rows());
     bool ambiguous = false;
