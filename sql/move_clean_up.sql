@@ -167,6 +167,21 @@ INSERT INTO numbered (account_id) VALUES (6) RETURNING id, serial, small, big, d
 SELECT * FROM interlock.raise_sequences('numbered', 'account', '{0,1}');
 SELECT * FROM interlock.raise_sequences('numbered', 'account', '{3}');
 INSERT INTO numbered (account_id) VALUES (6) RETURNING id, serial, small, down;
+-- of partitions and children as well, where the column is
+CREATE TABLE family (account_id bigint NOT NULL, id int GENERATED ALWAYS AS IDENTITY) PARTITION BY LIST (account_id);
+CREATE TABLE family_1 PARTITION OF family FOR VALUES IN (1);
+CREATE TABLE family_rest PARTITION OF family DEFAULT;
+CREATE SEQUENCE own_numbers;
+ALTER TABLE family_rest ALTER id SET DEFAULT nextval('own_numbers');
+CREATE TABLE parent (account_id bigint NOT NULL);
+CREATE TABLE child (n smallserial) INHERITS (parent);
+SELECT interlock.shard_table('family', 'account', 'account_id'), interlock.shard_table('parent', 'account', 'account_id');
+INSERT INTO family OVERRIDING SYSTEM VALUE VALUES (1, 40), (6, 20);
+INSERT INTO child VALUES (1, 7), (12, 9);
+SELECT * FROM interlock.raise_sequences('family', 'account', '{1}');
+SELECT * FROM interlock.raise_sequences('parent', 'account', '{1}');
+DROP TABLE family, parent, child;
+DROP SEQUENCE own_numbers;
 -- a sequence that has not been used yet, exactly reached, and its bounds
 CREATE SEQUENCE fresh;
 SELECT interlock.raise_sequence('fresh', 0), nextval('fresh');

@@ -436,6 +436,28 @@ def test_a_decision_that_is_not_committed_decides_nothing(shard):
     assert shard.value("SELECT floor FROM interlock.shard_identity") == 0
 
 
+def test_a_decision_that_no_standby_has_is_not_taken_for_done_by_asking_again(make_instance):
+    """Whoever gives up waiting for the standby has decided here, but not for a standby that takes over."""
+    server = make_instance("synchronous")
+    shard = Moving(server, "app").describe()
+    shard.begin()
+    assert shard.wait() == []
+    shard.sql("SELECT interlock.write_marker(%s)", shard.move)
+    server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    server.sql("SELECT pg_reload_conf()")
+    with shard.connect(application_name="mover") as mover:
+        mover.execute("SET synchronous_commit = local")  # what decides is stricter
+        for _ in range(2):
+            running = Background(mover, "SELECT interlock.decide_handoff(%s)", shard.move)
+            wait_until(lambda: shard.value("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE application_name = 'mover'"), 20,
+                       "the decision waits for a standby")
+            shard.sql("SELECT pg_cancel_backend(%s)", running.pid)
+            running.result()
+            assert shard.state() == "moved"
+    server.sql("ALTER SYSTEM RESET synchronous_standby_names")
+    server.sql("SELECT pg_reload_conf()")
+
+
 def test_two_moves_do_not_decide_under_one_version(shard):
     shard.begin(5)
     first = shard.move
