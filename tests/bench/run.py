@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """`make bench`: runs every benchmark, prints one JSON object with the figures and the targets met.
 
-    run.py [--quick] [--only guard route catalog line pg keyset scatter outbox index]
+    run.py [--quick] [--only guard route catalog line pg keyset scatter outbox index decoding move]
 
 Exits 1 when a benchmark could not be run; a target that is missed is said, not punished: what else
 the machine does shows in the figures.
@@ -37,6 +37,7 @@ PARTS = {
     "outbox": lambda: [*PYTHON, HERE / "outbox_bench.py"],
     "index": lambda: [*PYTHON, HERE / "index_bench.py"],
     "decoding": lambda: [*PYTHON, HERE / "decoding_bench.py"],
+    "move": lambda: [*PYTHON, HERE / "move_bench.py"],
 }
 
 # name -> (part, how it is read, target as a person reads it, whether it is met)
@@ -45,6 +46,15 @@ TARGETS = {
     **{f"decoding, {key} key: plugin / pgoutput": (
         "decoding", lambda r, key=key: r[key]["cpu_ratio"]["every_bucket"], "<= 1.1", lambda v: v <= 1.1)
        for key in ("bigint", "text")},
+    **{f"longest transaction of a bucket's writers during a move, {of}, ms": (
+        "move", lambda r, of=of: r["pause"]["longest_transaction_ms"][of], "< 250", lambda v: v < 250) for of in ("p50", "worst")},
+    **{f"throughput of other buckets' writers, {load}, {when} / without a move": (
+        "move", lambda r, load=load, when=when: r["others"][load][when]["median_of_rounds"], f">= {least}", lambda v, least=least: v >= least)
+       for load in ("as many as they can", "half as many") for when, least in (("fence", 0.95), ("copy", 0.85))},
+    "rows copied a second: a move / COPY piped by psql": (
+        "move", lambda r: r["copy"]["all rows of a table"]["move/pipe"]["median_of_rounds"], ">= 0.7", lambda v: v >= 0.7),
+    "client errors in 100 moves": ("move", lambda r: r["errors"]["client_errors"], "0", lambda v: v == 0),
+    "acknowledged changes lost or doubled in them": ("move", lambda r: r["errors"]["lost_or_doubled"], "0", lambda v: v == 0),
     # Both sides in one pgbench run, a transaction of either in turn: separate runs of ten seconds differ
     # by more than 3 % from each other on any machine that does something else as well.
     "single-row UPDATE with guard / without": (
