@@ -25,16 +25,29 @@ constexpr const char *current_version_query =
     "FROM interlock.cluster c "
     "LEFT JOIN interlock.route_version v ON v.version OPERATOR(pg_catalog.=) c.route_version";
 
-std::optional<CatalogRows::AnnouncementRow> read_announcement(ControlConnection &catalog) {
-    const Rows rows =
-        catalog.query("SELECT a.route_version, a.keyspace, a.from_shard, a.to_shard, b.bucket "
-                      "FROM interlock.announced_move a, pg_catalog.unnest(a.buckets) b(bucket)");
-    if (rows.empty()) return std::nullopt;
-    CatalogRows::AnnouncementRow announced{
-        rows.int32(0, 0), rows.int32(0, 1), rows.int32(0, 2), rows.int32(0, 3), {}};
+// What is announced, and to which version and after how many announcements: one snapshot.
+struct Announced {
+    std::int32_t version = 0;
+    std::int64_t announcements = 0;
+    std::optional<CatalogRows::AnnouncementRow> row;
+};
+
+Announced read_announcement(ControlConnection &catalog) {
+    const Rows rows = catalog.query(
+        "SELECT c.route_version, c.announcement, a.route_version, a.keyspace, a.from_shard, "
+        "  a.to_shard, b.bucket "
+        "FROM interlock.cluster c LEFT JOIN (interlock.announced_move a "
+        "  CROSS JOIN LATERAL pg_catalog.unnest(a.buckets) b(bucket)) ON true");
+    Announced found;
+    if (rows.empty()) return found;
+    found.version = rows.int32(0, 0);
+    found.announcements = rows.int64(0, 1);
+    if (rows.is_null(0, 2)) return found;
+    found.row = CatalogRows::AnnouncementRow{
+        rows.int32(0, 2), rows.int32(0, 3), rows.int32(0, 4), rows.int32(0, 5), {}};
     for (int i = 0; i < rows.size(); ++i)
-        announced.buckets.push_back(rows.int32(i, 4));
-    return announced;
+        found.row->buckets.push_back(rows.int32(i, 6));
+    return found;
 }
 
 }  // namespace
@@ -136,7 +149,7 @@ CatalogRows read_catalog(ControlConnection &catalog) {
         catalog.query("SELECT keyspace, bucket, shard FROM interlock.route "
                       "WHERE valid_from <= $1 AND (valid_to IS NULL OR valid_to > $1)",
                       {version});
-    rows.announced = read_announcement(catalog);
+    rows.announced = read_announcement(catalog).row;
     rows.routes.reserve(static_cast<std::size_t>(routes.size()));
     for (int i = 0; i < routes.size(); ++i)
         rows.routes.push_back({routes.int32(i, 0), routes.int32(i, 1), routes.int32(i, 2)});
@@ -236,6 +249,7 @@ void CatalogWatcher::run() {
 void CatalogWatcher::watch_one_connection() {
     ControlConnection catalog(conninfo_, "interlock catalog", timeout_);
     catalog.execute("LISTEN interlock_route");
+    if (current_version_ > 0) tell_mover(catalog);
     while (!stopping_) {
         forget_wake();  // before the look: what is asked for from here on is another one
         if (stopping_) break;
@@ -264,7 +278,7 @@ void CatalogWatcher::look(ControlConnection &catalog) {
         if (!published.empty() && !current_published_.empty() && published != current_published_)
             reject(version, "it was published twice: the catalog's is not the one in force");
         else if (cluster.int64(0, 3) != current_announcements_ && !just_rejected(version))
-            read(catalog);
+            read_what_is_announced(catalog);
         return;
     }
     if (version < current_version_) {
@@ -274,16 +288,27 @@ void CatalogWatcher::look(ControlConnection &catalog) {
     if (!just_rejected(version)) read(catalog);
 }
 
-// A new version, or the one in force with another announcement.
+// The version in force with another announcement: the rest is as it was, and time counts.
+void CatalogWatcher::read_what_is_announced(ControlConnection &catalog) {
+    Announced found = read_announcement(catalog);
+    if (found.version != current_version_) return;  // the next look judges it
+    CatalogRows rows = rows_;
+    rows.announcements = found.announcements;
+    rows.announced = std::move(found.row);
+    take(catalog, std::move(rows));
+}
+
 void CatalogWatcher::read(ControlConnection &catalog) {
     ControlTransaction transaction(catalog, "ISOLATION LEVEL REPEATABLE READ READ ONLY");
-    const CatalogRows rows = read_catalog(catalog);
+    CatalogRows rows = read_catalog(catalog);
     transaction.commit();
-    const bool announces =
-        rows.version == current_version_ && rows.announcements != current_announcements_;
-    if ((rows.version <= current_version_ && !announces) ||
+    if (rows.version <= current_version_ ||
         (!cluster_id_.empty() && rows.cluster_id != cluster_id_))
         return;  // changed between the two looks; the next one judges it
+    take(catalog, std::move(rows));
+}
+
+void CatalogWatcher::take(ControlConnection &catalog, CatalogRows rows) {
     auto table = RouteTable::build(rows);
     if (!table) {
         reject(rows.version, table.error());
@@ -307,6 +332,16 @@ void CatalogWatcher::read(ControlConnection &catalog) {
     else if (!newer)
         log_info("nothing is announced any more; route version %d stays in force", rows.version);
     events_.replaced(std::move(*table));
+    rows_ = std::move(rows);
+    tell_mover(catalog);
+}
+
+// A mover that waits until everybody knows looks for this lock of ours: see announcement_lock.
+void CatalogWatcher::tell_mover(ControlConnection &catalog) {
+    catalog.query("SELECT pg_catalog.pg_advisory_unlock_all(), "
+                  "pg_catalog.pg_advisory_lock_shared($1, $2)",
+                  {Param::of_int4(announcement_lock),
+                   Param::of_int4(static_cast<std::int32_t>(current_announcements_ & 0x7fffffff))});
 }
 
 }  // namespace interlock

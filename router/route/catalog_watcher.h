@@ -29,6 +29,10 @@ struct CatalogEvents {
     std::function<void(std::uint64_t number)> looked;
 };
 
+/// A watcher's session on the catalog holds a shared advisory lock (this, n): it has told its
+/// router everything up to announcement n (interlock.cluster.announcement, its lower 31 bits).
+inline constexpr std::int32_t announcement_lock = 0x494c5254;
+
 class CatalogWatcher {
   public:
     /// Intervals in milliseconds. The first connection is tried at once.
@@ -51,6 +55,9 @@ class CatalogWatcher {
     void watch_one_connection();
     void look(class ControlConnection &catalog);
     void read(class ControlConnection &catalog);
+    void read_what_is_announced(class ControlConnection &catalog);
+    void take(class ControlConnection &catalog, CatalogRows rows);
+    void tell_mover(class ControlConnection &catalog);
     void reject(std::int32_t version, const std::string &why);
     [[nodiscard]] bool just_rejected(std::int32_t version) const;
     void report(bool reachable, const std::string &error);
@@ -69,6 +76,7 @@ class CatalogWatcher {
     std::uint64_t looks_done_ = 0;
     std::int32_t current_version_ = 0;
     std::int64_t current_announcements_ = 0;
+    CatalogRows rows_;               ///< that the table in force was built from
     std::string current_published_;  ///< when: tells a version from another of the same number
     std::string cluster_id_;
     std::int32_t rejected_version_ = 0;

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <thread>
 
+#include "route/catalog_watcher.h"
+
 namespace interlock {
 
 namespace {
@@ -118,6 +120,18 @@ std::int32_t MoveRecord::reserve() {
 
 void MoveRecord::announce() {
     session_.catalog().query("SELECT interlock.announce_move($1)", {id_param()});
+}
+
+bool MoveRecord::routers_know() {
+    ControlConnection &catalog = quickly_ && quick_ ? *quick_ : session_.catalog();
+    return catalog
+        .query("SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_locks l "
+               "  JOIN pg_catalog.pg_database d ON d.oid = l.database "
+               "WHERE d.datname = pg_catalog.current_database() AND l.locktype = 'advisory' "
+               "  AND l.objsubid = 2 AND l.classid::bigint = $1 AND l.objid::bigint <> "
+               "  ((SELECT c.announcement FROM interlock.cluster c) & 2147483647))",
+               {Param::of_int8(announcement_lock)})
+        .boolean(0, 0);
 }
 
 void MoveRecord::withdraw() {

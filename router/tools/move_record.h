@@ -46,6 +46,8 @@ class MoveRecord {
 
     [[nodiscard]] std::int32_t reserve();
     void announce();
+    /// Whether every router that watches the catalog has taken the latest announcement.
+    [[nodiscard]] bool routers_know();
     void withdraw();
     std::int32_t publish();
     void finish(const char *outcome);

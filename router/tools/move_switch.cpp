@@ -10,8 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Routers learn of an announcement within this; who began before is waited for afterwards.
-constexpr milliseconds news_travels{15};
+/// From when a router knows of an announcement until all its sessions do. Transactions that began
+/// before are waited for afterwards.
+constexpr milliseconds news_spreads{5};
 constexpr milliseconds between_looks{2};
 /// By how much a fence outlasts the pause that is allowed: a mover that died is noticed then.
 constexpr std::int64_t fence_margin = 2000;
@@ -120,7 +121,7 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     // Transactions that have read and mean to write: they began before their router knew.
     const std::int64_t grace = std::min(request_.grace, request_.max_pause);
     if (grace > 0) {
-        std::this_thread::sleep_for(std::min(news_travels, milliseconds(grace)));
+        wait_for_routers(milliseconds(grace / 2));
         waiter_->query("SELECT interlock.wait_for_transactions(interlock.lock_holders($1, ARRAY["
                        "'AccessShareLock', 'RowShareLock', 'RowExclusiveLock', "
                        "'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock']), $2)",
@@ -162,6 +163,13 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
                     verify_before_ ? R"({"verify": "before"})" : R"({"verify": "after"})");
     decide_and_publish();
     return std::nullopt;
+}
+
+/// A router that does not answer costs the time, and its clients an error that they can retry.
+void MoveSwitch::wait_for_routers(milliseconds patience) {
+    while (!record_.routers_know() && Clock::now() < began_ + patience)
+        std::this_thread::sleep_for(between_looks);
+    std::this_thread::sleep_for(news_spreads);
 }
 
 std::vector<MoveHolder> MoveSwitch::wait_for(bool readers, std::int64_t timeout) {

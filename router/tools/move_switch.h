@@ -61,6 +61,7 @@ class MoveSwitch {
 
     void prepare();
     std::optional<MoveHeldUp> try_it();
+    void wait_for_routers(std::chrono::milliseconds patience);
     std::vector<MoveHolder> wait_for(bool readers, std::int64_t timeout);
     std::optional<MoveHeldUp> wait_for_writers();
     bool end_sessions(const std::vector<MoveHolder> &holders);

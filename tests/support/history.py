@@ -101,6 +101,11 @@ class History:
         """What clients were told that is not OK, but for errors with an SQLSTATE in `allowed`."""
         return [e for e in list(self.events) if e.outcome != OK and e.code not in allowed]
 
+    def no_failures(self, allowed=()):
+        failed = self.failures(allowed)
+        assert not failed, (f"{dict(Counter((e.kind, e.group, e.code) for e in failed))}\n"
+                            + "\n".join(f"client {e.client}: {e.kind}, {e.seconds:.3f} s: {e.code} {e.text}" for e in failed[:10]))
+
     def counts(self):
         return Counter((e.kind, e.outcome) for e in list(self.events))
 

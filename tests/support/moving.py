@@ -102,8 +102,10 @@ class MovingCluster(Cluster):
             if instance.process.poll() is not None:
                 instance.start()
         for (move,) in self.catalog.sql("SELECT id::text FROM interlock.moves WHERE finished IS NULL"):
-            if move_to_its_end(self.catalog_conninfo(), "--abort", move, expect=None).returncode != 0:
-                move_to_its_end(self.catalog_conninfo(), "--resume", move)
+            for way in ("--abort", "--resume", "--clean"):
+                move_to_its_end(self.catalog_conninfo(), way, move, expect=None)
+                if not self.catalog.value("SELECT count(*) FROM interlock.moves WHERE id::text = %s AND finished IS NULL", move):
+                    break
         for bucket, shard in sorted(settled.routes(self).items()):
             if shard != (home := self.shards[bucket % len(self.shards)]):
                 self.move(bucket, home)
