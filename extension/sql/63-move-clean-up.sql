@@ -105,7 +105,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 -- The guard lets the deletes pass; outbox, foreign keys and the application's triggers know nothing of them.
 SET interlock.moving_rows = on SET session_replication_role = replica
 -- Tables are read in the order of their rows, from where the last batch ended; rows are deleted where they are.
-SET enable_seqscan = off SET max_parallel_workers_per_gather = 0
+SET enable_seqscan = off SET jit = off SET max_parallel_workers_per_gather = 0
 AS $$
 DECLARE
     handoff interlock.handoff;
