@@ -136,7 +136,7 @@ mutants.MUTANTS = [
            (f"{CLEAN}::test_a_sequence_that_is_raised_while_others_use_it_gives_out_no_value_twice",)),
     Mutant("sequence-unlogged", "sequences: after a crash", "extension/sequence.cpp", "            PageSetLSN(page, position);", "            (void)position;",
            (f"{CLEAN}::test_a_raised_sequence_outlives_a_crash",), "if (RelationNeedsWAL(sequence)) {", "if (RelationNeedsWAL(sequence) && beyond < 0) {"),
-    Mutant("sequence-out-of-step", "sequences: whole increments", "extension/sequence.cpp", "(distance / step + 1) * steps.increment", "distance + 1", REGRESS),
+    Mutant("sequence-out-of-step", "sequences: whole increments", "extension/sequence.cpp", "(distance / step + 1) * steps.increment", "distance + (step > 0 ? 1 : 0)", REGRESS),
     # DDL during a move
     Mutant("types-unseen", "DDL during a move: types", "extension/sql/81-move-ddl.sql", "SELECT t.oid FROM pg_type t WHERE t.typelem = used.type OR t.typbasetype = used.type",
            "SELECT t.oid FROM pg_type t WHERE t.typelem = used.type", REGRESS),
