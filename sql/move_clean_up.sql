@@ -97,13 +97,6 @@ SELECT interlock.delete_moved_rows(:m1, 'account', 1) AS deleted FROM generate_s
 SELECT * FROM left_over;
 
 -- not while something would carry the deletes away
-SELECT interlock.record_move_slot('of_the_move', :m1, 'account', '{0,2}');
-SELECT interlock.delete_moved_rows(:m1, 'account', 10);
-SELECT pg_create_logical_replication_slot('of_the_move', 'test_decoding') IS NOT NULL AS made;
-SELECT interlock.delete_moved_rows(:m1, 'account', 10);
-\echo SQLSTATE :SQLSTATE
-SELECT pg_drop_replication_slot('of_the_move');
-SELECT interlock.forget_move_slot('of_the_move');
 SET client_min_messages = error;
 CREATE SUBSCRIPTION interlock_move_00000000 CONNECTION 'dbname=nowhere' PUBLICATION p WITH (connect = false, slot_name = NONE);
 SET client_min_messages = warning;

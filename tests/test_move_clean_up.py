@@ -116,6 +116,24 @@ def test_a_batch_that_a_return_of_the_bucket_overtakes_deletes_nothing(shard, st
     assert (shard.delete(), shard.delete()) == (2, 0)
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_nothing_is_deleted_while_a_slot_of_the_move_could_carry_it_away(shard, recorded):
+    """Recorded for the move under whatever name, or named after it."""
+    shard.fence().decide()
+    slot = f"slot_{shard.dbname}" if recorded else shard.value("SELECT interlock.move_name(%s)", shard.move)
+    if recorded:
+        shard.sql("SELECT interlock.record_move_slot(%s, %s, 'account', '{0}')", slot, shard.move)
+    shard.sql("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", slot)
+    try:
+        with refusal("55006") as caught:
+            shard.delete()
+        assert slot in str(caught[0])
+        assert len(shard.keys()) == 3
+    finally:
+        shard.sql("SELECT pg_drop_replication_slot(%s)", slot)
+    assert (shard.delete(), shard.delete()) == (2, 0)
+
+
 def test_two_cleaners_at_once_delete_each_row_once(shard):
     keys = shard.sql("SELECT k FROM generate_series(100, 100000) k WHERE interlock.bucket_of('account', k) IN (0, 2)")
     shard.sql("INSERT INTO account SELECT k, 1 FROM generate_series(100, 100000) k WHERE interlock.bucket_of('account', k) IN (0, 2)")
