@@ -71,6 +71,8 @@ def test_everything_wrong_with_the_servers_is_told_at_once_and_mended_as_told(ma
     assert len(findings) == 7, findings
     for finding in findings:
         do_as_told(cluster, finding)
+    # Those that were allowed still are.
+    assert cluster.instances["s0"].value("SHOW output_plugin_libraries") == "pgoutput, test_decoding, interlock"
     # What can be reloaded was; the rest wants a restart, as it is told.
     assert not any("output plugin" in what for _, what, _, _ in plan(cluster))
     for finding in findings:
