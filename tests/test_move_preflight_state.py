@@ -1,6 +1,7 @@
 """What `interlock move` checks first, on servers and in what is going on there: settings, the way, transactions, leftovers, links."""
 
 import os
+import re
 import uuid
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.moves import move_to_its_end
 from support.moving import MovingCluster
 from support.placement import keys_in_bucket
-from test_move_preflight import BUCKET, MOVE, ON_BOTH, clean, do_as_told, mend, plan, the_one
+from test_move_preflight import BUCKET, MOVE, ON_BOTH, clean, do_as_told, everywhere, mend, plan, the_one
 
 MORE = """
 CREATE TABLE thing (thing_id bigint PRIMARY KEY);
@@ -139,8 +140,20 @@ def way(cluster, conninfo):
 
 
 def test_a_way_that_leads_nowhere_is_told(cluster):
+    # However much the server logs, the password is not in it.
+    talkative = "ALTER DATABASE app SET log_min_messages = 'debug1'; ALTER DATABASE app SET log_statement = 'all'; ALTER DATABASE app SET log_min_duration_statement = 0"
+    everywhere(cluster, talkative)
+    try:
+        nowhere(cluster)
+    finally:
+        everywhere(cluster, re.sub(r"SET (\w+) = [^;]*", r"RESET \1", talkative))
+
+
+def nowhere(cluster):
     finding = way(cluster, "host=127.0.0.1 port=1 dbname=app user=postgres password=geheim")
     assert "refused" in finding[2] and "--source-conninfo 'host=... port=... dbname=... user=...'" in finding[3], finding
+    assert "CREATE SUBSCRIPTION" not in cluster.instances["s1"].log_since(0)
+    assert "log_min_error_statement" in cluster.instances["s1"].log_since(0)
     for name in ON_BOTH:
         assert "geheim" not in cluster.instances[name].log_since(0)
     assert "geheim" not in str(finding)

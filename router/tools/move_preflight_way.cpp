@@ -44,6 +44,13 @@ std::string mend_for(const Preflight &check, const std::string &message) {
 void check_way_to_source(Preflight &check) {
     ControlConnection &target = check.target.connection;
     const std::string conninfo = check.session.subscriber_conninfo();
+    ControlTransaction transaction(target);
+    // The connection string may hold a password, which is nobody's business who reads the log.
+    target.query("SELECT set_config(s.name, s.value, true) FROM (VALUES "
+                 "('log_statement', 'none'), ('log_min_error_statement', 'panic'), "
+                 "('log_min_duration_statement', '-1'), ('log_min_duration_sample', '-1'), "
+                 "('log_transaction_sample_rate', '0')) AS s(name, value) "
+                 "WHERE (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = CURRENT_USER)");
     // No slot, no worker: only the connection is made, and the publications are looked for.
     const std::string statement =
         target
@@ -53,13 +60,6 @@ void check_way_to_source(Preflight &check) {
                    "pg_backend_pid(), $1)",
                    {Param::of_text(conninfo)})
             .text(0, 0);
-    ControlTransaction transaction(target);
-    // The connection string may hold a password, which is nobody's business who reads the log.
-    target.query("SELECT set_config(s.name, s.value, true) FROM (VALUES "
-                 "('log_statement', 'none'), ('log_min_error_statement', 'panic'), "
-                 "('log_min_duration_statement', '-1'), ('log_min_duration_sample', '-1'), "
-                 "('log_transaction_sample_rate', '0')) AS s(name, value) "
-                 "WHERE (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = CURRENT_USER)");
     try {
         (void)target.query_within(check.request.query_timeout, statement);
     } catch (const ControlError &error) {
