@@ -119,7 +119,7 @@ class ControlConnection {
     friend class CopyStream;  ///< control_copy.h
     friend std::int64_t copy_rows(ControlConnection &from, const std::string &copy_out,
                                   ControlConnection &to, const std::string &copy_in,
-                                  std::int64_t silence,
+                                  std::int64_t silence, std::int64_t commit_every,
                                   const std::function<void(std::int64_t, std::int64_t)> &progress);
 
     struct Finish {

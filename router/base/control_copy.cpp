@@ -25,12 +25,8 @@ class CopyStream {
     CopyStream(ControlConnection &from, ControlConnection &to, std::int64_t silence)
         : from_(from), to_(to), silence_(silence) {}
 
-    /// Starts both. The input first: what is wrong there should not cost the output a snapshot's
-    /// work.
-    void begin(const std::string &copy_out, const std::string &copy_in) {
-        start(to_, copy_in, PGRES_COPY_IN);
-        start(from_, copy_out, PGRES_COPY_OUT);
-    }
+    void begin_output(const std::string &copy_out) { start(from_, copy_out, PGRES_COPY_OUT); }
+    void begin_input(const std::string &copy_in) { start(to_, copy_in, PGRES_COPY_IN); }
 
     /// Takes rows until there are enough for a batch; false once there are no more.
     bool take(std::string &batch, std::int64_t &rows) {
@@ -65,7 +61,7 @@ class CopyStream {
         flush();
     }
 
-    void end() {
+    void end_input() {
         PGconn *const connection = to_.connection_.get();
         for (int queued = 0; queued == 0;) {
             queued = PQputCopyEnd(connection, nullptr);
@@ -145,7 +141,7 @@ class CopyStream {
 };
 
 std::int64_t copy_rows(ControlConnection &from, const std::string &copy_out, ControlConnection &to,
-                       const std::string &copy_in, std::int64_t silence,
+                       const std::string &copy_in, std::int64_t silence, std::int64_t commit_every,
                        const CopyProgress &progress) {
     // The server's own limit is for whole statements.
     from.query("SELECT pg_catalog.set_config('statement_timeout', '0', false)");
@@ -153,7 +149,10 @@ std::int64_t copy_rows(ControlConnection &from, const std::string &copy_out, Con
              "pg_catalog.set_config('client_min_messages', 'error', false)");
     from.server_timeout_ = to.server_timeout_ = -1;
     CopyStream stream(from, to, silence);
-    stream.begin(copy_out, copy_in);
+    // The input first: what is wrong there should not cost the output a snapshot's work.
+    stream.begin_input(copy_in);
+    stream.begin_output(copy_out);
+    std::int64_t commit = now_ms() + commit_every;
     std::int64_t rows = 0, bytes = 0;
     std::string batch;
     for (bool more = true; more;) {
@@ -163,8 +162,13 @@ std::int64_t copy_rows(ControlConnection &from, const std::string &copy_out, Con
         stream.give(batch);
         bytes += static_cast<std::int64_t>(batch.size());
         progress(rows, bytes);
+        if (more && now_ms() >= commit) {
+            stream.end_input();
+            stream.begin_input(copy_in);
+            commit = now_ms() + commit_every;
+        }
     }
-    stream.end();
+    stream.end_input();
     return rows;
 }
 

@@ -98,7 +98,9 @@ bool MoveClean::older_transactions_have_ended(bool now) {
         const Rows rows = session_.source().query(
             "SELECT COALESCE(o.pid, 0), o.username, COALESCE(o.application_name, ''), "
             "  COALESCE(o.state, ''), pg_catalog.date_trunc('second', o.since) AT TIME ZONE 'UTC' "
-            "FROM interlock.older_transactions($1) o",
+            "FROM interlock.older_transactions($1) o "
+            // Another move's copy looks at the rows of its own buckets.
+            "WHERE o.application_name IS DISTINCT FROM 'interlock move'",
             {record_.id_param()});
         if (rows.empty()) return true;
         const auto at = steady_clock::now();

@@ -17,6 +17,8 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds tell_every{200};
 constexpr milliseconds between_looks{20};
+/// A fence at the target, of another move, waits for whoever writes there: not for long.
+constexpr std::int64_t commit_every = 1000;
 
 std::string array_literal(const std::vector<std::int32_t> &numbers) {
     std::string out;
@@ -81,7 +83,7 @@ void MoveCopy::be_the_only_one(ControlConnection &target) {
         "pg_catalog.hashtextextended('rows of interlock move ' || $1::pg_catalog.text, 0)";
     const auto deadline = steady_clock::now() + milliseconds(request_.lock_timeout);
     while (!target
-                .query("SELECT pg_catalog.pg_try_advisory_xact_lock(" + key + ")",
+                .query("SELECT pg_catalog.pg_try_advisory_lock(" + key + ")",
                        {record_.id_param()})
                 .boolean(0, 0)) {
         target.query("SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l "
@@ -101,13 +103,11 @@ void MoveCopy::be_the_only_one(ControlConnection &target) {
 
 void MoveCopy::clear_target() {
     const auto target = writer();
-    ControlTransaction transaction(*target);
     be_the_only_one(*target);
     for (const MovedTable &table : session_.tables())
         target->query_within(request_.scan_timeout, "DELETE FROM " +
                                                         std::string(table.only ? "ONLY " : "") +
                                                         table.name + " AS t" + condition(table));
-    transaction.commit();
 }
 
 std::int64_t MoveCopy::run(const std::string &snapshot) {
@@ -129,7 +129,6 @@ std::int64_t MoveCopy::run(const std::string &snapshot) {
     };
     for (const MovedTable &table : tables)
         observer_.copying(table.name, 0, 0, estimated(table));
-    ControlTransaction transaction(*target);
     be_the_only_one(*target);
     for (const MovedTable &table : tables) {
         const std::int64_t estimate = estimated(table);
@@ -155,7 +154,8 @@ std::int64_t MoveCopy::run(const std::string &snapshot) {
                               std::string(table.only ? "ONLY " : "") + table.name + " AS t" +
                               condition(table) + ") TO STDOUT",
                           *target, "COPY " + table.name + " (" + table.columns + ") FROM STDIN",
-                          request_.scan_timeout, [&](std::int64_t sent, std::int64_t sent_bytes) {
+                          request_.scan_timeout, commit_every,
+                          [&](std::int64_t sent, std::int64_t sent_bytes) {
                               bytes = sent_bytes;
                               progress(sent, sent_bytes);
                           });
@@ -165,7 +165,6 @@ std::int64_t MoveCopy::run(const std::string &snapshot) {
             rethrow_naming(table, error);
         }
     }
-    transaction.commit();
     return all;
 }
 

@@ -17,8 +17,8 @@ class MoveCopy {
     /// Removes what an earlier copy of this move has left at the target.
     void clear_target();
 
-    /// Copies all tables, in one transaction of the target: afterwards all rows are there, or none
-    /// is. Returns their number. Throws ControlError.
+    /// Copies all tables and returns the number of rows; each second what has come is committed.
+    /// Throws ControlError; what has come by then clear_target() removes.
     std::int64_t run(const std::string &snapshot);
 
   private:
