@@ -1,12 +1,14 @@
 """`interlock move`: a move from beginning to end, and what it leaves."""
 
 import re
+import time
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from support.moving import MovingCluster
+from support.placement import keys_in_bucket
 from support.wait import wait_until
 
 HEADER = (Path(__file__).parent.parent / "router/tools/move_steps.h").read_text()
@@ -253,4 +255,58 @@ def test_nothing_is_deleted_while_somebody_can_see_it(moving):
     reader.rollback()
     mover.end()
     assert rows_left(moving) == 0
+    moving.assert_settled()
+
+
+# -- copying -------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_as_slow_as_told_and_what_a_killed_one_has_left_is_no_hindrance(moving):
+    moving.fill(one=keys_in_bucket(3, 600), other=5)
+    moving.s1.sql("UPDATE account SET owner = repeat('x', 1000) WHERE interlock.bucket_of('accounts', account_id) = 3")
+    before = content(moving)
+    began = time.monotonic()
+    mover = moving.moving(3, "s0", "--rate", 100)
+    # The copy is committed as it goes on.
+    wait_until(lambda: there(moving) > 0, 30, "rows are there")
+    count, seconds = there(moving), time.monotonic() - began
+    mover.kill()
+    assert count < 600 and count <= 100 * seconds + 100
+    moving.move(3, "s0")
+    moving.assert_settled()
+    assert content(moving) == before
+    assert moving.s0.value("SELECT count(*) FROM account WHERE length(owner) = 1000") == 600
+
+
+def there(moving):
+    return moving.s0.value("SELECT count(*) FROM account WHERE interlock.bucket_of('accounts', account_id) = 3")
+
+
+def test_several_buckets_are_one_move(moving):
+    moving.fill(one=3, two=7, other=5)
+    before = content(moving)
+    version = moving.catalog.value("SELECT route_version FROM interlock.cluster")
+    moving.move("3,7", "s0")
+    moving.assert_settled()
+    assert content(moving) == before and moving.where(3) == moving.where(7) == "s0"
+    assert moving.catalog.value("SELECT route_version FROM interlock.cluster") == version + 1
+    # And back at once.
+    moving.move("3,7", "s1")
+    moving.assert_settled()
+    assert content(moving) == before and moving.where(3) == moving.where(7) == "s1"
+
+
+def test_a_target_that_takes_no_more_ends_the_copy_at_once(moving):
+    moving.fill(one=keys_in_bucket(3, 300), other=5)
+    moving.s1.sql("UPDATE account SET owner = repeat('x', 1000) WHERE interlock.bucket_of('accounts', account_id) = 3")
+    mover = moving.moving(3, "s0", "--rate", 50, stop="before-copied").stopped()
+    # A row that an earlier stay has left would look like this.
+    moving.s0.sql("SET interlock.moving_rows = on; SET session_replication_role = replica; "
+                  f"INSERT INTO account VALUES ({moving.groups['one'][0]}, 'left', 1, 1)")
+    began = time.monotonic()
+    said = mover.go_on().end(expect=1)
+    # All of them would take six seconds.
+    assert time.monotonic() - began < 4
+    assert "copying table public.account: duplicate key" in said
+    moving.abort()
     moving.assert_settled()

@@ -68,7 +68,7 @@ class CopyStream {
             if (queued < 0) to_.lost();
             if (queued == 0) to_.wait(true, now_ms() + silence_);
         }
-        flush();
+        // No look for an early answer: from here on there is to be one.
         finish(to_);
     }
 

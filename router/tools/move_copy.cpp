@@ -82,10 +82,9 @@ void MoveCopy::be_the_only_one(ControlConnection &target) {
     const std::string key =
         "pg_catalog.hashtextextended('rows of interlock move ' || $1::pg_catalog.text, 0)";
     const auto deadline = steady_clock::now() + milliseconds(request_.lock_timeout);
-    while (!target
-                .query("SELECT pg_catalog.pg_try_advisory_lock(" + key + ")",
-                       {record_.id_param()})
-                .boolean(0, 0)) {
+    while (
+        !target.query("SELECT pg_catalog.pg_try_advisory_lock(" + key + ")", {record_.id_param()})
+             .boolean(0, 0)) {
         target.query("SELECT pg_catalog.pg_terminate_backend(l.pid) FROM pg_catalog.pg_locks l "
                      "WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 "
                      "  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d "
