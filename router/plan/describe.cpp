@@ -4,6 +4,8 @@
 #include "plan/index_choice.h"
 #include "plan/scatter_values.h"
 
+#include <algorithm>
+
 namespace interlock {
 
 namespace {
@@ -62,6 +64,20 @@ void describe_refusal(const Refusal &refusal, RouteDescription &out) {
     if (!refusal.hint.empty()) lines.push_back("hint: " + refusal.hint);
 }
 
+/// A move that is announced, which a statement for all shards of the keyspace may meet.
+void describe_announced(std::uint16_t keyspace, const RouteTable &routes, RouteDescription &out) {
+    if (!routes.announced || routes.announced->keyspace != keyspace) return;
+    const Announcement &move = *routes.announced;
+    const auto buckets = std::count(move.buckets.begin(), move.buckets.end(), true);
+    out.lines.push_back(format("move: %lld bucket%s of the keyspace from shard %s to %s as route "
+                               "version %d; asked anew if "
+                               "%s gone meanwhile",
+                               static_cast<long long>(buckets), buckets == 1 ? "" : "s",
+                               routes.shards[move.from].name.c_str(),
+                               routes.shards[move.to].name.c_str(), move.version,
+                               buckets == 1 ? "it has" : "they have"));
+}
+
 void describe_target(const sql::Facts &facts, const Values &values, const RouteTable &routes,
                      RouteDescription &out) {
     std::vector<std::string> &lines = out.lines;
@@ -86,6 +102,10 @@ void describe_target(const sql::Facts &facts, const Values &values, const RouteT
         lines.push_back(format("bucket: %d of keyspace %s", (*target)->bucket,
                                routes.keyspaces[table.keyspace].name.c_str()));
         lines.push_back("shard: " + routes.shards[(*target)->shard].name);
+        if ((*target)->held)
+            lines.push_back(format("move: to shard %s as route version %d; held back until then",
+                                   routes.shards[routes.announced->to].name.c_str(),
+                                   routes.announced->version));
     }
 }
 
@@ -154,6 +174,7 @@ void describe_index(const GlobalIndex &index, const sql::Scatter &scatter, const
     lines.push_back("rows of the page: " + (size && !*size ? std::to_string(index.default_page)
                                                            : describe_rows(scatter, values)));
     lines.push_back("allowed by: a keyset page needs no permission");
+    describe_announced(table.keyspace, routes, out);
 }
 
 void describe_scatter(const sql::Scatter &scatter, const Values &values, const RouteTable &routes,
@@ -187,6 +208,7 @@ void describe_scatter(const sql::Scatter &scatter, const Values &values, const R
                           : scatter.allowed_by_table ? "the catalog, for this table (allow_scatter)"
                                                      : "the session's interlock.scatter";
     lines.push_back(std::string("allowed by: ") + allowed);
+    describe_announced(table.keyspace, routes, out);
 }
 
 }  // namespace

@@ -73,9 +73,11 @@ class MergedRows {
     [[nodiscard]] std::optional<Refusal> notice() const;
 };
 
-/// From a global index where the statement is a page that one answers, else from all shards.
-/// `gave_up`: the client wants no answer any more; may be null, else outlives the rows and has no
-/// other waiter during open() and next(), which then end with SQLSTATE 57014.
+/// From a global index where the statement is a page that one answers, else from all shards. A
+/// shard that has given a bucket away since the request's routes refuses to answer (IL102): then
+/// all is asked anew under newer ones, as long as routes.wait and the budget allow. `gave_up`: the
+/// client wants no answer any more; may be null, else outlives the rows and has no other waiter
+/// during open() and next(), which then end with SQLSTATE 57014.
 [[nodiscard]] std::unique_ptr<MergedRows> merged_rows(Worker &worker, ScatterRequest request,
                                                       Event *gave_up);
 

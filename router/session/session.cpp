@@ -59,27 +59,36 @@ Reply Session::reply() const {
 
 Task<Reply> Session::run(std::string_view text, std::span<const Parameter> parameters,
                          RowSink &sink) {
-    const std::shared_ptr<const Routes> routes = routes_in_use();
-    if (!routes)
-        co_return co_await refuse(make_refusal(
-            Code::R30, "the router has no route table yet",
-            "The catalog has not been reached, or nothing was published: see STATUS."));
-    auto statement = worker_.shapes().find(text, routes->table);
-    if (!statement) {
-        auto analysed = sql::analyse_strict(text, *routes->table);
-        if (!analysed) co_return co_await refuse(std::move(analysed.error()));
-        statement = std::make_shared<const sql::Statement>(std::move(*analysed));
-        // A transaction may still work under an older table; the cache holds shapes of the newest.
-        if (routes == worker_.routes()) worker_.shapes().insert(text, routes->table, statement);
-    }
-    if (statement->transaction_control() && !parameters.empty())
-        co_return co_await refuse(make_refusal(Code::R27, "this statement takes no parameters"));
-    switch (statement->kind) {
-    case sql::Kind::begin: co_return begin();
-    case sql::Kind::commit: co_return co_await commit();
-    case sql::Kind::rollback: co_return co_await rollback();
-    case sql::Kind::page: co_return co_await run_page(std::move(statement), parameters, sink);
-    default: co_return co_await run_data(std::move(statement), parameters, sink);
+    RoutePatience patience;
+    for (;;) {
+        // A transaction that has sent nothing yet has no reason to stay with older routes.
+        if (transaction_ == Transaction::open && !pinned_) snapshot_ = worker_.routes();
+        const std::shared_ptr<const Routes> routes = routes_in_use();
+        if (!routes)
+            co_return co_await refuse(make_refusal(
+                Code::R30, "the router has no route table yet",
+                "The catalog has not been reached, or nothing was published: see STATUS."));
+        auto statement = worker_.shapes().find(text, routes->table);
+        if (!statement) {
+            auto analysed = sql::analyse_strict(text, *routes->table);
+            if (!analysed) co_return co_await refuse(std::move(analysed.error()));
+            statement = std::make_shared<const sql::Statement>(std::move(*analysed));
+            // A transaction may still work under an older table; the cache holds shapes of the
+            // newest.
+            if (routes == worker_.routes()) worker_.shapes().insert(text, routes->table, statement);
+        }
+        if (statement->transaction_control() && !parameters.empty())
+            co_return co_await refuse(
+                make_refusal(Code::R27, "this statement takes no parameters"));
+        switch (statement->kind) {
+        case sql::Kind::begin: co_return begin();
+        case sql::Kind::commit: co_return co_await commit();
+        case sql::Kind::rollback: co_return co_await rollback();
+        case sql::Kind::page: co_return co_await run_page(std::move(statement), parameters, sink);
+        default: break;
+        }
+        auto answer = co_await run_data(std::move(statement), parameters, sink, patience);
+        if (answer) co_return std::move(*answer);
     }
 }
 
@@ -138,6 +147,11 @@ Task<Reply> Session::commit() {
         const Answer end =
             co_await relay(*pinned_, 1, nullptr, worker_.settings().statement_timeout);
         answer.refusal = judge(end, Effect::commit, false, shard);
+        // What a deferred trigger has met.
+        if (end.end == AnswerEnd::error)
+            if (const RouteRefusal kind = route_refusal_of(end.error.sqlstate);
+                kind != RouteRefusal::none)
+                answer.refusal = told(kind, end.error);
         if (!end.sent) {
             // Not even the COMMIT was sent: the transaction is lost, and the client must see that.
             co_await fail_transaction();
@@ -229,13 +243,90 @@ void Session::backend_stirred() {
     transaction_ = Transaction::failed;
 }
 
-Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
-                              std::span<const Parameter> parameters, RowSink &sink) {
+// Moves ------------------------------------------------------------------------------------------
+
+// What a shard refuses because of its routes, to be told: nothing of it can be sent again.
+Refusal Session::told(RouteRefusal kind, const BackendError &error) {
+    if (kind != RouteRefusal::not_owned) ++worker_.moves.failed;
+    return told_route_refusal(kind, error);
+}
+
+// A statement of a transaction whose session has the version that is announced: the shard that
+// gives the bucket away would take it for one that knows of that.
+Refusal Session::on_the_move() const {
+    const RouteTable &table = *snapshot_->table;
+    BackendError error;
+    error.message = format("the statement's bucket is being handed over to shard %s",
+                           table.shards[table.announced->to].name.c_str());
+    error.detail = format("The transaction runs under route version %d, which is not in force yet; "
+                          "the statement was not sent. The transaction was rolled back.",
+                          table.announced->version);
+    return told_route_refusal(RouteRefusal::fenced, error);
+}
+
+// The statement's bucket is announced to move, and nothing was sent in its place. Waits for what
+// becomes of that. Then it is judged anew (`again`); or it is sent as ever, the time being up; or
+// refused.
+Task<std::optional<Refusal>> Session::hold_back(RoutePatience &patience, bool &again) {
+    if (patience.begin(worker_)) ++worker_.moves.held;
+    if (patience.over(worker_)) co_return std::nullopt;
+    const std::shared_ptr<const Routes> seen = routes_in_use();
+    const bool autocommit = transaction_ == Transaction::none;
+    again = co_await wait_for_routes(worker_, seen.get(), patience.until, nullptr, autocommit);
+    if (!again && autocommit && worker_.stopping())
+        co_return make_refusal(Code::R30, "the router is shutting down",
+                               "Nothing was done; connect to another router, or try again.");
+    co_return std::nullopt;
+}
+
+// The first statement of a transaction was refused: undoes it on the shard, and gives the backend
+// back. A fence whose time has passed is opened first, its mover is gone: true if there was one.
+Task<bool> Session::give_up_refused(Lease &own, const Answer &end, bool user_code) {
+    Lease lease = std::move(transaction_ == Transaction::none ? own : pinned_);
+    const Millis deadline = worker_.loop().now() + rollback_timeout;
+    if (end.transaction != 'I' && !co_await lease->command("ROLLBACK", 'I', deadline))
+        co_return false;
+    bool opened = false;
+    if (says_expired(end.error)) {
+        opened = co_await lease->command("SELECT interlock.expire_fences()", 'I', deadline);
+        if (!opened) co_return false;
+    }
+    give_back(lease, user_code);
+    co_return opened;
+}
+
+// Data statements ---------------------------------------------------------------------------------
+
+namespace {
+
+// Knows whether rows were given out.
+class WatchedRows final : public RowSink {
+  public:
+    explicit WatchedRows(RowSink &sink) : sink_(sink) {}
+    void describe(std::string_view body) override { sink_.describe(body); }
+    [[nodiscard]] bool row(std::string_view body) override {
+        any_ = true;
+        return sink_.row(body);
+    }
+    [[nodiscard]] std::size_t longest_row() const override { return sink_.longest_row(); }
+    [[nodiscard]] bool any() const { return any_; }
+
+  private:
+    RowSink &sink_;
+    bool any_ = false;
+};
+
+}  // namespace
+
+Task<std::optional<Reply>> Session::run_data(std::shared_ptr<const sql::Statement> statement,
+                                             std::span<const Parameter> parameters, RowSink &sink,
+                                             RoutePatience &patience) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
-    auto planned = plan(*statement, parameters, *routes->table);
+    const RouteTable &table = *routes->table;
+    auto planned = plan(*statement, parameters, table);
     if (!planned) co_return co_await refuse(std::move(planned.error()));
     const ShardIndex shard = planned->shard;
-    const std::string &shard_name = routes->table->shards[shard].name;
+    const std::string &shard_name = table.shards[shard].name;
     Reply answer = reply();
 
     if (transaction_ == Transaction::failed) {
@@ -251,17 +342,38 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
         Refusal other = make_refusal(
             Code::R12,
             format("the transaction is on shard %s, this statement's key is on shard %s",
-                   routes->table->shards[pinned_shard_].name.c_str(), shard_name.c_str()),
+                   table.shards[pinned_shard_].name.c_str(), shard_name.c_str()),
             "A transaction stays on one shard: use one transaction for each shard.");
         other.detail = "The transaction was rolled back.";
         co_return co_await refuse(std::move(other));
+    }
+    if (pinned_ && planned->held && pinned_->route_version() != table.version) {
+        ++worker_.moves.failed;
+        co_return co_await refuse(on_the_move());
     }
 
     Lease own;
     const bool first = !pinned_;
     if (first) {
-        auto lent = co_await routes->pools_for("")[shard].acquire(routes->table->version);
+        if (planned->held) {
+            bool again = false;
+            if (auto refused = co_await hold_back(patience, again))
+                co_return co_await refuse(std::move(*refused));
+            if (again) co_return std::nullopt;
+        }
+        // A statement that has nothing to do with the move runs under the version to come: the
+        // floor, which rises when that is decided, does not stop its transaction.
+        std::int32_t version = planned->held ? table.version : table.settled_version();
+        auto lent = co_await routes->pools_for("")[shard].acquire(version);
         if (!lent) co_return co_await refuse(std::move(lent.error()));
+        // What triggers of users read, its key does not say.
+        if (version != table.version && (*lent)->surroundings().runs_user_code(*statement->table) &&
+            !co_await (*lent)->set_route_version(table.version,
+                                                 worker_.loop().now() + rollback_timeout))
+            co_return co_await refuse(make_refusal(
+                Code::R30,
+                format("the statement could not be sent to shard %s", shard_name.c_str()),
+                "Nothing was done; it is safe to send the statement again."));
         if (autocommit) {
             own = std::move(*lent);
         } else {
@@ -280,12 +392,34 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
     append_statement(lease->out(), *statement, parameters);
     wire::FrameWriter(lease->out(), 'S');
 
+    WatchedRows rows(sink);
     const Answer end =
-        co_await relay(*lease, opens ? 2 : 1, &sink, worker_.settings().statement_timeout);
+        co_await relay(*lease, opens ? 2 : 1, &rows, worker_.settings().statement_timeout);
     answer.refusal =
         judge(end, statement->writes() ? Effect::write : Effect::read, autocommit, shard_name);
     answer.tag = wire::tag_name(end.tag);
     answer.count = wire::tag_count(end.tag);
+    const bool usable = end.end == AnswerEnd::error && !end.cancelled && !end.error.fatal;
+
+    if (const RouteRefusal kind = route_refusal_of(end.error.sqlstate);
+        usable && kind != RouteRefusal::none) {
+        // It has done nothing that is not undone. Sent again it must be the first of its
+        // transaction, or alone.
+        if (first && !rows.any()) {
+            const bool opened = co_await give_up_refused(own, end, user_code);
+            const bool again =
+                co_await patience.await(worker_, routes.get(), kind, end.error, opened, autocommit);
+            if (again) {
+                ++worker_.moves.resent;
+                co_return std::nullopt;
+            }
+            if (autocommit && worker_.stopping())
+                co_return co_await refuse(
+                    make_refusal(Code::R30, "the router is shutting down",
+                                 "Nothing was done; connect to another router, or try again."));
+        }
+        answer.refusal = told(kind, end.error);
+    }
 
     const char expected = autocommit ? 'I' : 'T';
     if (!answer.refusal && (end.transaction != expected || end.cancelled)) {
@@ -297,10 +431,9 @@ Task<Reply> Session::run_data(std::shared_ptr<const sql::Statement> statement,
             transaction_ = Transaction::failed;
         }
     } else if (answer.refusal) {
-        const bool usable = end.end == AnswerEnd::error && !end.cancelled && !end.error.fatal;
         if (!usable) lease.discard();
         if (autocommit) {
-            if (usable && end.transaction == 'I') give_back(own, user_code);
+            if (usable && end.transaction == 'I' && own) give_back(own, user_code);
         } else {
             co_await fail_transaction();
         }

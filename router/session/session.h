@@ -8,6 +8,7 @@
 
 #include "plan/plan.h"
 #include "session/relay.h"
+#include "session/route_patience.h"
 #include "session/worker.h"
 
 #include <optional>
@@ -59,8 +60,14 @@ class Session {
     [[nodiscard]] Reply begin();
     [[nodiscard]] Task<Reply> commit();
     [[nodiscard]] Task<Reply> rollback();
-    [[nodiscard]] Task<Reply> run_data(std::shared_ptr<const sql::Statement> statement,
-                                       std::span<const Parameter> parameters, RowSink &sink);
+    /// Nothing: other routes are in force, and the statement is to be judged anew under them.
+    [[nodiscard]] Task<std::optional<Reply>>
+    run_data(std::shared_ptr<const sql::Statement> statement, std::span<const Parameter> parameters,
+             RowSink &sink, RoutePatience &patience);
+    [[nodiscard]] Task<std::optional<Refusal>> hold_back(RoutePatience &patience, bool &again);
+    [[nodiscard]] Task<bool> give_up_refused(Lease &own, const Answer &end, bool user_code);
+    [[nodiscard]] Refusal on_the_move() const;
+    [[nodiscard]] Refusal told(RouteRefusal kind, const BackendError &error);
     [[nodiscard]] Task<Reply> run_page(std::shared_ptr<const sql::Statement> statement,
                                        std::span<const Parameter> parameters, RowSink &sink);
     [[nodiscard]] std::optional<Refusal> judge_page(const sql::Statement &statement,

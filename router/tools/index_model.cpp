@@ -3,10 +3,13 @@
 #include <algorithm>
 
 #include "route/catalog_watcher.h"
+#include "server/shard_server.h"
 
 namespace interlock {
 
 namespace {
+
+constexpr std::string_view hint_mark = "; HINT: ";
 
 /// The same error, with the member it concerns in front.
 [[noreturn]] void rethrow_naming(const RouteTable &routes, ShardIndex member,
@@ -109,9 +112,9 @@ IndexModel read_index_model(std::shared_ptr<const RouteTable> routes, const std:
 void greet_member(ControlConnection &connection, const RouteTable &routes, ShardIndex member) {
     const Shard &shard = routes.shards[member];
     try {
-        const Rows greeting =
-            connection.query("SELECT cluster_id::text, shard, restored FROM interlock.greet($1)",
-                             {Param::of_int4(routes.version)});
+        const Rows greeting = connection.query("SELECT cluster_id::text, shard, restored, floor "
+                                               "FROM interlock.greet($1)",
+                                               {Param::of_int4(routes.version)});
         if (greeting.is_null(0, 1))
             throw ControlError("55000", "the database is not a member of any cluster", {},
                                "\"interlock apply\" makes it one.");
@@ -124,6 +127,11 @@ void greet_member(ControlConnection &connection, const RouteTable &routes, Shard
                                {},
                                "If the original is gone for good, declare this copy to be the "
                                "member with interlock.adopt_shard().");
+        // It would answer for buckets that it has given away.
+        if (const std::string problem = floor_problem(greeting.int32(0, 3), shard.min_floor);
+            !problem.empty())
+            throw ControlError("55000", problem.substr(0, problem.find(hint_mark)), {},
+                               problem.substr(problem.find(hint_mark) + hint_mark.size()));
     } catch (const ControlError &error) {
         rethrow_naming(routes, member, error);
     }

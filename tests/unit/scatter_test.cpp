@@ -130,7 +130,8 @@ class ScatterTest : public test::SessionTest {
     }
     Task<Outcome> ask(ScatterRequest request, Event *gave_up) {
         Outcome outcome;
-        Scatter scatter(*worker_, std::move(request), gave_up);
+        const auto rows = merged_rows(*worker_, std::move(request), gave_up);
+        MergedRows &scatter = *rows;
         auto refused = co_await scatter.open();
         while (!refused) {
             std::string_view body;
@@ -629,6 +630,67 @@ TEST_F(ScatterTest, AStatementThatDoesNotStopCostsItsConnection) {
         EXPECT_EQ(pool(1).idle, 0U);
         EXPECT_EQ(pool(1).borrowed, 0U);
         EXPECT_GE(s1_->cancels, 5);
+    });
+}
+
+// Moves of buckets
+// ---------------------------------------------------------------------------------
+
+TEST_F(ScatterTest, WhatOneShardRefusesForItsRoutesIsAskedOfAllAnew) {
+    const Asked page_of_first = first_;
+    first_ = answer(test::error_frame("ERROR", "IL102", "route version 1 is older than floor 2"));
+    with_pages([&]() -> Task<void> {
+        Outcome outcome;
+        bool done = false;
+        const auto ask_once = [&]() -> Task<void> {
+            outcome = co_await run(request());
+            done = true;
+        };
+        spawn(ask_once());
+        co_await until([&] { return worker_->moves.waiting == 1; });
+        EXPECT_EQ(sent(), 2U);
+        first_ = page_of_first;
+        second_ = answer(page({"7", "8", "9"}));
+        worker_->use_table(table(2));
+        co_await until([&] { return done; });
+        EXPECT_EQ(outcome.refusal, "");
+        EXPECT_EQ(outcome.ids, "1 4 5 ");  // nothing of the first answers is left
+        EXPECT_EQ(sent(), 4U);
+        EXPECT_EQ(worker_->moves.resent, 1U);
+    });
+}
+
+TEST_F(ScatterTest, NewerRoutesAreWaitedForWithinBounds) {
+    settings_.routes_wait = 60;
+    first_ = answer(test::error_frame("ERROR", "IL102", "route version 1 is older than floor 2"));
+    with_pages([&]() -> Task<void> {
+        EXPECT_EQ((co_await run(request())).state, "40001");
+        budget_.timeout = 20;
+        EXPECT_EQ((co_await run(request())).refusal, "SHARD_TIMEOUT");
+        EXPECT_EQ(worker_->moves.waiting, 0U);
+        Event gave_up;
+        gave_up.set();
+        EXPECT_EQ((co_await run(request(), &gave_up)).state, "57014");
+    });
+}
+
+TEST_F(ScatterTest, RoutesThatDeclareOtherThingsAreNotUsedForWhatWasAnalysedBefore) {
+    first_ = answer(test::error_frame("ERROR", "IL102", "route version 1 is older than floor 2"));
+    with_pages([&]() -> Task<void> {
+        Outcome outcome;
+        bool done = false;
+        const auto ask_once = [&]() -> Task<void> {
+            outcome = co_await run(request());
+            done = true;
+        };
+        spawn(ask_once());
+        co_await until([&] { return worker_->moves.waiting == 1; });
+        auto other = std::make_shared<RouteTable>(*table(2));
+        std::swap(other->tables[0], other->tables[1]);
+        worker_->use_table(other);
+        co_await until([&] { return done; });
+        EXPECT_EQ(outcome.state, "40001");
+        EXPECT_EQ(sent(), 2U);
     });
 }
 
