@@ -128,7 +128,10 @@ bool MoveClean::older_transactions_have_ended(bool now) {
 }
 
 void MoveClean::delete_rows(ControlConnection &shard, const Shard &named) {
-    if (!read_handoff(shard, record_.id()).known) return;  // nothing can be left
+    if (!read_handoff(shard, record_.id()).known) {  // nothing can be left
+        record_.removed(named, "rows", session_.keyspace().name);
+        return;
+    }
     const Rows tables =
         shard.query("SELECT g.relid::pg_catalog.regclass FROM interlock.guarded_table g "
                     "WHERE g.keyspace = $1 ORDER BY 1::text",

@@ -14,8 +14,9 @@ using std::chrono::milliseconds;
 /// before are waited for afterwards.
 constexpr milliseconds news_spreads{5};
 constexpr milliseconds between_looks{2};
-/// By how much a fence outlasts the pause that is allowed: a mover that died is noticed then.
-constexpr std::int64_t fence_margin = 2000;
+/// By how much a fence outlasts the pause that is allowed. It ends by itself if the mover has died,
+/// and that should be before clients have waited as long as routers let them.
+constexpr std::int64_t fence_margin = 1000;
 constexpr std::int64_t longest_fence = 3'600'000;
 /// For those that were told to end.
 constexpr std::int64_t ending = 1000;
