@@ -210,11 +210,13 @@ def test_a_mover_at_work_publishes_before_the_apply_that_waits_for_it(moved):
     mover = moved.moving(0, "s1", stop="after-decided").stopped()
     moved.catalog.sql("SELECT interlock.declare_function('later')")
     results = []
+    here = ("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'interlock apply%'"
+            " OR application_name LIKE 'interlock move%'")
+    alone = moved.catalog.value(here)
     apply = threading.Thread(target=lambda: results.append(moved.apply(check=False)))
     apply.start()
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'interlock apply%%' OR application_name LIKE 'interlock move%%'"
-    alone = moved.catalog.value(waiting)
-    wait_until(lambda: moved.catalog.value(waiting) > alone or results, 30, "the apply waits for the mover")
+    wait_until(lambda: moved.catalog.value(here) > alone or results, 60, "the apply waits for the mover")
+    assert not results, results
     mover.go_on()
     mover.end()
     apply.join()

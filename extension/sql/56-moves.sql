@@ -444,7 +444,7 @@ DECLARE
     moving interlock.move;
     left_over text;
 BEGIN
-    PERFORM interlock.lock_cluster();
+    -- As record_step(): whoever reserves a number locks the move's row as well.
     moving := interlock.own_move(id, unfinished => false);
     IF outcome IS NULL OR outcome NOT IN ('done', 'aborted') THEN
         RAISE EXCEPTION 'outcome of a move must be "done" or "aborted", not "%"', outcome
