@@ -107,6 +107,9 @@ void MoveRun::attach() {
         switch_.reset();
         stream_.reset();
         record_.reset();
+        // What is broken is gone: whether to try again is a matter of the error from here on. The
+        // move may have been ended by another mover meanwhile.
+        session_.reset();
         ControlConnection catalog(request_.catalog, "interlock move", request_.query_timeout);
         MoveRequest recorded;
         recorded.id = id_;
