@@ -60,6 +60,7 @@ PgClient::PgClient(PgShared &shared, std::unique_ptr<Transport> transport, Buffe
 
 PgClient::~PgClient() {
     worker_.buffered_bytes -= charged_;
+    if (resend_) worker_.buffered_bytes -= resend_->charged;
     shared_.remove_cancel_key(key_);
 }
 

@@ -121,11 +121,12 @@ class PgClient final : public Client, private ExchangeOwner {
 
     /// What it takes to carry out again what is being carried out: see pg_resend.cpp.
     struct Resend {
-        bool possible = false;   ///< none of it was committed, none of its answers given
-        bool bound = false;      ///< something on a backend depends on its messages
-        std::size_t before = 0;  ///< bytes of out_ that are no answers of it
-        std::string frames;      ///< of a round: its messages
-        std::size_t last = 0;    ///< where in frames the message in hand is
+        bool possible = false;    ///< none of it was committed, none of its answers given
+        bool bound = false;       ///< something on a backend depends on its messages
+        std::size_t before = 0;   ///< bytes of out_ that are no answers of it
+        std::string frames;       ///< of a round: its messages
+        std::size_t last = 0;     ///< where in frames the message in hand is
+        std::size_t charged = 0;  ///< of frames, in the worker's budget
         struct Change {
             std::string name;
             PreparedPointer before;
@@ -306,6 +307,7 @@ class PgClient final : public Client, private ExchangeOwner {
     void use_newest_routes();
     void begin_request();
     void end_request();
+    void forget_frames();
     void begin_resend();
     void keep_message(const wire::Frame &frame);
     void keep_statement(std::string_view name);

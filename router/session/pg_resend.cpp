@@ -20,8 +20,10 @@ namespace {
 using Kind = Owed::Kind;
 using To = Owed::To;
 
-// Of a round, what is kept to be sent again.
+// Of a round, what is kept to be sent again; and what of that is not charged to the budget for all
+// clients.
 constexpr std::size_t most_kept = 256 * 1024;
+constexpr std::size_t always_room_for = 64 * 1024;
 // Answers that the client has not asked for yet, kept back while it sends the rest of a round.
 constexpr std::size_t keep_answers = 64 * 1024;
 constexpr Millis own_timeout = 5000;
@@ -55,6 +57,17 @@ void PgClient::begin_request() {
 void PgClient::end_request() {
     request_routes_.reset();
     resend_->possible = false;
+    forget_frames();
+}
+
+void PgClient::forget_frames() {
+    Resend &resend = *resend_;
+    worker_.buffered_bytes -= std::exchange(resend.charged, 0);
+    if (resend.frames.capacity() > always_room_for)
+        resend.frames = {};
+    else
+        resend.frames.clear();
+    resend.last = 0;
 }
 
 // What is carried out from here on can be carried out again, until something says otherwise.
@@ -63,8 +76,7 @@ void PgClient::begin_resend() {
     resend.possible = hold_ == Hold::none || hold_ == Hold::any;
     resend.bound = false;
     resend.before = out_.size();
-    resend.frames.clear();
-    resend.last = 0;
+    forget_frames();
     resend.statements.clear();
     resend.portals.clear();
 }
@@ -82,7 +94,13 @@ void PgClient::keep_message(const wire::Frame &frame) {
         }
     }
     if (!resend.possible) return;
-    if (resend.frames.size() + frame.size > most_kept) return cannot_resend();
+    const std::size_t kept = resend.frames.size() + frame.size;
+    const std::size_t charge = kept > always_room_for ? kept : 0;
+    std::size_t &budget = worker_.buffered_bytes;
+    if (kept > most_kept ||
+        budget - resend.charged + charge > worker_.settings().max_buffered_bytes)
+        return cannot_resend();
+    budget = budget - std::exchange(resend.charged, charge) + charge;
     resend.last = resend.frames.size();
     resend.frames.append(frame.body.data() - wire::frame_header, frame.size);
 }
@@ -91,7 +109,7 @@ void PgClient::keep_message(const wire::Frame &frame) {
 void PgClient::cannot_resend() {
     Resend &resend = *resend_;
     resend.possible = false;
-    resend.frames = {};
+    forget_frames();
     resend.statements.clear();
     resend.portals.clear();
     if (!refused_) return;
@@ -109,7 +127,7 @@ void PgClient::resend_from_here() {
     std::string frames = resend.frames.substr(resend.last);
     begin_resend();
     if (extended_) resend.portals = extended_->portals;
-    resend.frames = std::move(frames);
+    resend.frames = std::move(frames);  // one message: what it is charged comes with the next
 }
 
 // A statement is about to be prepared, replaced or closed under this name.
@@ -344,6 +362,7 @@ Task<void> PgClient::take_behind_refused(const wire::Frame &frame) {
 // Carries the kept messages of the round out again.
 Task<void> PgClient::replay_round() {
     const std::string frames = std::move(resend_->frames);
+    resend_->frames = {};
     begin_resend();
     std::string_view left = frames;
     while (!left.empty() && !closing_ && !gone_) {
