@@ -125,8 +125,6 @@ mutants.MUTANTS = [
     Mutant("from-the-beginning", "clean-up: batches go on where the last one ended", CLEAN_SQL, "coalesce(position, '(0,0)')", "'(0,0)'::tid",
            (f"{CLEAN}::test_a_batch_does_not_read_what_earlier_ones_have_read",)),
     Mutant("end-unproven", "clean-up: rows behind the position", CLEAN_SQL, "EXIT WHEN NOT any_left;", "EXIT;", REGRESS),
-    Mutant("other-file", "clean-up: a table that was written anew", CLEAN_SQL, "(p.move_id, p.relation, p.file) = (delete_moved_rows.move_id, member.relid, member.file)",
-           "(p.move_id, p.relation) = (delete_moved_rows.move_id, member.relid) AND p.file IS NOT NULL AND any_left IS NULL", REGRESS),
     Mutant("batches-cross", "clean-up: batches one after the other", CLEAN_SQL, "WHERE h.move_id = delete_moved_rows.move_id FOR NO KEY UPDATE;",
            "WHERE h.move_id = delete_moved_rows.move_id;", (f"{CLEAN}::test_two_cleaners_at_once_delete_each_row_once",)),
     Mutant("everybody-is-old", "clean-up: transactions of other databases", CLEAN_SQL, "           AND a.xact_start <= handoff.decision_seen\n", "",
