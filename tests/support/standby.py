@@ -15,6 +15,7 @@ class Standby(Postgres):
         base = primary.data.parent
         Instance.__init__(self, name, base / name, free_port(), base / f"{name}.log", primary.owner)
         self.settings = {**primary.settings, "hot_standby": "on"}
+        self.env = {}
         self.process = None
         self.log_checked = 0
         self.primary = primary
