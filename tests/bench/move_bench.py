@@ -3,7 +3,8 @@
 
   pause   a bucket of 200,000 rows moves back and forth between two shards, 16 clients writing its rows through a
           router (single UPDATEs and short transactions in turn), as many as they can: the longest transaction of any
-          of them that overlaps the move, and what the mover itself says.
+          of them that overlaps the move, and what the mover itself says. Twenty moves as they are by default, six with
+          --verify after, whose comparison costs no pause.
   others  clients that write other buckets of the same table and the same shard, while a bucket is copied, and while
           a fence is held up for two seconds by an open transaction: transactions a second beside those of the
           seconds before the move. Once as many as they can, where the copy's processes and the writers share this
@@ -31,8 +32,11 @@ from support.cluster import Cluster
 from support.moves import Mover, move_to_its_end
 from support.wait import wait_until
 
-SETTINGS = {**SHARD_SETTINGS, "max_wal_size": "8GB", "max_connections": "100", "wal_retrieve_retry_interval": "100ms"}
+# Rows that come and go twenty times leave much behind.
+SETTINGS = {**SHARD_SETTINGS, "autovacuum": "on", "autovacuum_naptime": "10s", "max_wal_size": "8GB", "max_connections": "100", "wal_retrieve_retry_interval": "100ms"}
 WRITERS = 16
+# The steps between which a bucket's writers wait.
+PAUSE = ("announced", "fenced", "waited", "marked", "drained", "verified", "decided", "activated", "routed")
 MOVED, OTHER = 2, 4  # buckets of the reference cluster that begin on s0
 
 
@@ -139,28 +143,39 @@ def longest(slow, began, ended):
     return max((end - start for _, start, end in slow if end >= began and start <= ended), default=5000) / 1000
 
 
+def steps_of_the_pause(events):
+    """Milliseconds from the announcement on that each step took."""
+    at = {event["step"]: event["seconds"] for event in events if event["event"] == "step"}
+    steps = [step for step in PAUSE if step in at]
+    return {step: 1000 * (at[step] - at[before]) for before, step in zip(steps, steps[1:])}
+
+
 def measure_pause(folder, owner, quick):
-    moves, rows = (4, 20_000) if quick else (20, 200_000)
+    moves, others, rows = (4, 2, 20_000) if quick else (20, 6, 200_000)
     cluster = started(folder, owner, "pause")
     try:
         cluster.up()
         keys = cluster.fill("account", rows, MOVED)
         cluster.settle()
         load = cluster.start_load(keys)
-        windows, said, where = [], [], "s0"
+        windows, said, parts, where = [], [], [], "s0"
         time.sleep(2)  # what it is like without a move
         quiet_until = now_us()
-        for _ in range(moves):
+        for turn in range(moves + others):
             where = "s1" if where == "s0" else "s0"
-            began, ended, events = cluster.move(MOVED, where)
+            began, ended, events = cluster.move(MOVED, where, *(() if turn < moves else ("--verify", "after")))
             windows.append((began, ended))
             said += [event["pause_ms"] for event in events if "pause_ms" in event]
+            parts.append(steps_of_the_pause(events))
         result = load.end()
         assert result["failures"] == 0, result["errors"]
+        waits = [longest(result["slow"], *window) for window in windows]
         return {"moves": moves, "rows": rows, "writers": WRITERS,
-                "longest_transaction_ms": quantiles([longest(result["slow"], *window) for window in windows]),
+                "longest_transaction_ms": quantiles(waits[:moves]),
+                "longest_transaction_with_verify_after_ms": quantiles(waits[moves:]),
                 "longest_without_a_move_ms": longest(result["slow"], 0, quiet_until),
-                "pause_by_the_mover_ms": quantiles(said),
+                "pause_by_the_mover_ms": quantiles(said[:moves]),
+                "parts_of_it_ms": {name: round(statistics.median(part[name] for part in parts[:moves])) for name in parts[0]},
                 "move_seconds": quantiles([(ended - began) / 1e6 for began, ended in windows], 2),
                 "transactions": result["transactions"], "acknowledged": result["acknowledged"]}
     finally:
