@@ -124,8 +124,7 @@ TEST_F(SessionMoveTest, ALaterStatementOfATransactionIsToldAndNeverSentAgain) {
 TEST_F(SessionMoveTest, NothingIsSentAgainOnceRowsWereGivenOut) {
     with_shards([&]() -> Task<void> {
         Session session(*worker_);
-        refuse_on_s0({.frames = test::row_frames({"value"}) + refusal("IL102").frames}, 1);
-        // A fake shard skips to Sync after an error only if that comes first.
+        refuse_on_s0({.frames = test::row_frames({"value"}) + refusal("IL103").frames}, 1);
         const Said said = co_await say(session, select_one, {here_});
         EXPECT_EQ(said.state(), "40001");
         EXPECT_EQ(sent(*s0_, "select *"), 1U);
