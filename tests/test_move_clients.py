@@ -408,6 +408,36 @@ def test_what_the_client_has_seen_rows_of_is_never_sent_again(cluster, move, cli
     assert balance(move.source, near) == 100
 
 
+MANY = "SELECT repeat('x', {}) FROM account, generate_series(1, {}) WHERE account_id = $1"
+
+
+def test_long_answers_before_a_statement_that_must_not_run_are_given_and_it_is_told(cluster, move, client):
+    """They are more than the router keeps back, so the round cannot be sent again; its client is not to wait for nothing."""
+    near = NEAR[move.source_name]
+    move.announce()
+    wait_for_announcement(move)
+    for end in (w.sync(), w.flush() + w.sync()):
+        with Stopwatch() as watch:
+            client.send(w.extended(ADD, [near]), w.extended(MANY.format(1000, 500), [near]), w.extended(ADD, [KEY]), end)
+            answer = client.until_ready()
+        assert "IL103" in str(answer.refused("40001").error.fields) and watch.seconds < 2
+        assert answer.kinds == "12nC12T" + "D" * 500 + "C1EZ"
+        assert (balance(move.source, near), balance(move.source, KEY)) == (100, 100)
+    client.ok(add(near))
+
+
+def test_answers_that_come_in_pieces_before_a_refused_statement_are_given_once(cluster, move, client):
+    near = NEAR[move.source_name]
+    for end in (w.flush() + w.sync(), w.sync()):
+        move.announce()
+        wait_for_announcement(move)
+        client.send(w.extended(ADD, [near]), w.extended(MANY.format(100, 300), [near]), w.extended(ADD, [KEY]), end)
+        wait_for_waiting(cluster)
+        move.withdraw()
+        assert client.until_ready().ok().kinds == "12nC12T" + "D" * 300 + "C12nCZ"
+    assert (balance(move.source, near), balance(move.source, KEY)) == (102, 102)
+
+
 def test_what_was_committed_in_a_round_is_never_sent_again(cluster, move, client):
     near = NEAR[move.source_name]
     move.fence()

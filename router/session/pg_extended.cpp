@@ -355,6 +355,10 @@ Task<void> PgClient::flush_request() {
             co_await check_parsed();
             if (auto lost = co_await settle_round()) fail_round(*lost);
         }
+        // Of what was refused before it was sent, the answers that come before it are still owed.
+        if (refused_)
+            if (auto lost = co_await settle_round()) fail_round(*lost);
+        if (refused_ && too_much_to_keep()) cannot_resend();
         if (!refused_) break;
         if (auto told = co_await make_way(false)) {
             fail_round(*told);

@@ -64,7 +64,7 @@ void PgClient::forget_frames() {
     Resend &resend = *resend_;
     worker_.buffered_bytes -= std::exchange(resend.charged, 0);
     if (resend.frames.capacity() > always_room_for)
-        resend.frames = {};
+        std::string().swap(resend.frames);  // an assignment would keep the room
     else
         resend.frames.clear();
     resend.last = 0;
@@ -105,7 +105,8 @@ void PgClient::keep_message(const wire::Frame &frame) {
     resend.frames.append(frame.body.data() - wire::frame_header, frame.size);
 }
 
-// From now on the round cannot be sent again; what a shard has refused of it is told.
+// From now on the round cannot be sent again; what a shard has refused of it is told, behind the
+// answers that come before it.
 void PgClient::cannot_resend() {
     Resend &resend = *resend_;
     resend.possible = false;
@@ -148,6 +149,11 @@ void PgClient::answers_given(std::size_t bytes) {
 bool PgClient::answers_may_wait() const {
     return refused_ || (round_open_ && !skipping_ && !flush_wanted_ && resend_->possible &&
                         resend_->before == 0 && out_.size() < keep_answers);
+}
+
+// There are more answers than are kept back while it is waited for other routes.
+bool PgClient::too_much_to_keep() const {
+    return out_.size() >= keep_answers;
 }
 
 // Called when a shard's error arrives. True: nothing is told for now.
@@ -264,19 +270,25 @@ Task<std::optional<Refusal>> PgClient::hold_back(bool &again) {
 // to be told.
 // `synced`: the backend has answered the end of the round, or of the Query.
 Task<std::optional<Refusal>> PgClient::make_way(bool synced) {
-    const std::unique_ptr<Refused> refused = std::move(refused_);
     if (!synced && lease_) {
-        // What came before it in the implicit transaction must not be committed.
+        // What came before it in the implicit transaction must not be committed. Nothing is given
+        // to the client meanwhile: settle() sees that something is refused.
         if (!exchange_->server_skips() && hold_ == Hold::single) append_step("ROLLBACK");
         wire::FrameWriter(lease_->out(), 'S');
         exchange_->expect(Kind::sync, To::nobody);
         const auto lost = co_await settle();
-        if (lost || !lease_)  // rolled back; but so are a block's savepoints
+        if (lost || !lease_) {  // rolled back; but so are a block's savepoints
+            refused_.reset();
             co_return make_refusal(Code::R30, "the connection to the shard broke",
                                    "Nothing was done; it is safe to send it again.");
+        }
     }
+    const std::unique_ptr<Refused> refused = std::move(refused_);
     const bool opened = co_await end_refused(*refused);
     (void)exchange_->take_failed();
+    // A cancel request that came when the statement had already been refused has hit nothing.
+    if (cancelled_ && !timed_out_)
+        co_return postgres_error("57014", "canceling statement due to user request");
 
     const Millis now = worker_.loop().now();
     begin_patience();
@@ -373,6 +385,10 @@ Task<void> PgClient::replay_round() {
         co_await take_message(frame);
         left.remove_prefix(frame.size);
     }
+    if (left.empty()) co_return;
+    // The client has gone. The end of the round must not commit a part of it.
+    skipping_ = true;
+    discard_backend();
 }
 
 }  // namespace interlock

@@ -59,6 +59,8 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
         const Exchange::Feed fed = exchange_->feed(backend, out_, out_limit, *this);
         moved = moved || before != backend.arrived().size();
         if (fed == Exchange::Feed::malformed) co_return backend_lost(AnswerEnd::malformed);
+        // More than is kept back: they are given, and then it is told what was refused behind them.
+        if (fed == Exchange::Feed::blocked && refused_) cannot_resend();
         if (!backend.out().empty() && !broken && backend.try_flush() == Io::closed) {
             // It may have said why, before it went.
             broken = true;
