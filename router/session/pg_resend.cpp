@@ -31,6 +31,19 @@ constexpr Millis own_timeout = 5000;
 constexpr Millis retry_first = 20;
 constexpr Millis retry_cap = 500;
 
+// As a shard says it, of a statement that is not sent to one.
+BackendError on_the_move(const RouteTable &table, const Lease &lease) {
+    BackendError error;
+    error.sqlstate = "IL103";
+    error.message = format("a bucket that the statement uses, or may use, is being handed over to "
+                           "shard %s",
+                           table.shards[table.announced->to].name.c_str());
+    error.detail = format("The transaction runs under route version %d, which is not in force yet; "
+                          "the statement was not sent.",
+                          lease ? lease->route_version() : table.announced->version);
+    return error;
+}
+
 }  // namespace
 
 // Whether the keys of the statement say which buckets it uses. What functions of users read, they
@@ -179,15 +192,7 @@ bool PgClient::must_not_run_here(bool settled) const {
 }
 
 Refusal PgClient::bucket_on_the_move() const {
-    const RouteTable &table = *routes_in_use()->table;
-    BackendError error;
-    error.message = format("a bucket that the statement uses, or may use, is being handed over to "
-                           "shard %s",
-                           table.shards[table.announced->to].name.c_str());
-    error.detail = format("The transaction runs under route version %d, which is not in force yet; "
-                          "the statement was not sent.",
-                          lease_ ? lease_->route_version() : table.announced->version);
-    return told_route_refusal(RouteRefusal::fenced, error);
+    return told_route_refusal(RouteRefusal::fenced, on_the_move(*routes_in_use()->table, lease_));
 }
 
 // The same in a round whose implicit transaction, or its first statements, can be sent again.
@@ -196,9 +201,8 @@ void PgClient::fail_round_for_move() {
         ++worker_.moves.failed;
         return fail_round(bucket_on_the_move());
     }
-    const Refusal refusal = bucket_on_the_move();
-    refused_ = std::make_unique<Refused>(Refused{
-        RouteRefusal::fenced, {"IL103", refusal.message, refusal.detail, refusal.hint, false}});
+    refused_ = std::make_unique<Refused>(
+        Refused{RouteRefusal::fenced, on_the_move(*routes_in_use()->table, lease_)});
     refused_->before_sending = true;
     skipping_ = true;
     round_refusal_ = Code::R31;
