@@ -111,6 +111,7 @@ def test_what_is_held_up_is_given_up_without_harm_and_can_be_gone_on_with_or_tak
     assert identity in status.stdout and "stopped by: " in status.stdout and "has made slot interlock_move_" in status.stdout, status.stdout
     (told,) = events(command(filled, "--status", "--json"))
     assert told["move"] == identity and told["outcome"] is None and told["buckets"] == [0]
+    assert f"slot interlock_move_{identity[:8]} on s0" in told["made"]
     # Writers go on as if nothing had been.
     holder.commit()
     assert filled.instances["s0"].value("UPDATE account SET balance = balance WHERE account_id = %s RETURNING account_id", key) == key
@@ -123,7 +124,8 @@ def test_what_is_held_up_is_given_up_without_harm_and_can_be_gone_on_with_or_tak
 def test_a_move_that_is_not_decided_is_taken_back(filled):
     filled.moving(0, "s1", stop="after-subscribed").stopped().kill()
     identity = filled.move_id()
-    command(filled, "--abort", identity[:8])
+    assert command(filled, "--abort", identity[:8]).stdout.endswith(
+        "taken back: the buckets stay where they are, and nothing of the move is left\n")
     assert owner(filled, 0) == "s0"
     filled.assert_settled()
     refused = command(filled, "--abort", identity, expect=1)
@@ -137,7 +139,8 @@ def test_rows_can_be_kept_at_the_source_until_they_are_cleaned_away(filled):
     assert kept > 0
     clean = command(filled, "--clean").stdout
     assert "are kept until" in clean and clean.endswith("nothing to do: no move has rows to remove yet\n"), clean
-    assert command(filled, "--resume").stdout == "nothing to do: no move is unfinished\n"
+    assert "rows of the buckets are left on s0: interlock move --clean" in command(filled, "--status").stdout
+    assert command(filled, "--resume").stdout.startswith("nothing to do: only rows that are kept are left")
     # Until then the bucket cannot come back: its rows are still there.
     back = filled.move(0, "s0", expect=1)
     identity = filled.move_id()
@@ -175,6 +178,13 @@ def test_what_makes_no_sense_is_refused(moving, arguments, words):
     done = command(moving, *arguments, expect=1)
     assert done.stderr.startswith("ERROR:  ") and words in done.stderr, done.stderr
     assert moving.catalog.value("SELECT count(*) FROM interlock.moves WHERE finished IS NULL") == 0
+
+
+def test_a_wrong_catalog_is_told_apart_from_one_without_moves(moving):
+    shard = moving.instances["s1"].conninfo("app", "postgres")
+    for arguments in (["--status"], ["--resume"], ["--abort", "00000000"]):
+        done = move_to_its_end(shard, *arguments, expect=1)
+        assert done.stderr.startswith("ERROR:  this database is not the catalog\nHINT:  "), done.stderr
 
 
 def test_the_command_line_is_checked_before_anything_is_connected_to(moving):

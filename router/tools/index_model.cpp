@@ -30,6 +30,34 @@ std::string known_names(const RouteTable &routes) {
 
 }  // namespace
 
+ControlError unknown_keyspace(const RouteTable &routes, const std::string &name) {
+    std::string names;
+    for (const Keyspace &keyspace : routes.keyspaces)
+        names += (names.empty() ? "" : ", ") + keyspace.name;
+    return {"42704", "keyspace \"" + name + "\" is not published",
+            names.empty() ? "No keyspace is published." : "Published are: " + names + ".",
+            "\"interlock apply\" publishes keyspaces that were created."};
+}
+
+ControlError unknown_shard(const RouteTable &routes, const std::string &name) {
+    std::string names;
+    for (const Shard &shard : routes.shards)
+        if (!shard.index_only) names += (names.empty() ? "" : ", ") + shard.name;
+    return {"42704",
+            "shard \"" + name + "\" is not part of route version " + std::to_string(routes.version),
+            "Its shards are: " + names + ".",
+            "\"interlock apply\" prepares a shard that was added and tells the routers of it."};
+}
+
+ControlError advised(const ControlError &error, const std::string &login) {
+    std::string hint = error.hint;
+    if (hint.empty() && error.sqlstate == "42501") hint = login;
+    if (hint.empty() && (error.sqlstate == "42P01" || error.sqlstate == "3F000"))
+        hint = "Name the catalog's database with --catalog. Its extension interlock has to be as "
+               "new as this command.";
+    return {error.sqlstate, error.what(), error.detail, hint};
+}
+
 std::vector<std::string> IndexModel::column_names() const {
     std::vector<std::string> names;
     for (const IndexColumn &column : columns)

@@ -48,6 +48,13 @@ struct IndexModel {
 /// The route version that is published: one snapshot of the catalog. Throws ControlError.
 [[nodiscard]] std::shared_ptr<const RouteTable> read_published_routes(ControlConnection &catalog);
 
+/// What to throw for a name that is not published, with those there are.
+[[nodiscard]] ControlError unknown_keyspace(const RouteTable &routes, const std::string &name);
+[[nodiscard]] ControlError unknown_shard(const RouteTable &routes, const std::string &name);
+
+/// A bare error of PostgreSQL's, with what to do about a wrong login or a wrong database.
+[[nodiscard]] ControlError advised(const ControlError &error, const std::string &login);
+
 /// An index of the routes and its definition in the index database. Throws ControlError if the
 /// catalog does not declare it, or `interlock apply` has not made it, or made it otherwise.
 [[nodiscard]] IndexModel read_index_model(std::shared_ptr<const RouteTable> routes,

@@ -55,15 +55,21 @@ class Command {
             case MoveVerb::move:
                 return options_.evacuate ? evacuate() : end(run_move(options_.request, progress_));
             case MoveVerb::resume: return resume();
-            case MoveVerb::abort: return end(abort_move(options_.request, progress_));
+            case MoveVerb::abort: return take_back();
             case MoveVerb::clean: return clean();
             default: return 0;
             }
         } catch (const ControlError &error) {
-            progress_.failed(error);
-            tell_failure(error);
-            return 1;
+            return fail(error);
         }
+    }
+
+    int fail(const ControlError &bare) {
+        const ControlError error =
+            advised(bare, "Log in as a superuser of the catalog and of both shards.");
+        progress_.failed(error);
+        tell_failure(error);
+        return 1;
     }
 
   private:
@@ -90,17 +96,29 @@ class Command {
         return 0;
     }
 
+    int take_back() {
+        const MoveResult result = abort_move(options_.request, progress_);
+        say("taken back: the buckets stay where they are, and nothing of the move is left");
+        return end(result);
+    }
+
     int resume() {
         if (!options_.request.id.empty()) return end(run_move(options_.request, progress_));
         const auto catalog = connect_catalog(options_.request);
         std::vector<MoveRequest> requests;
+        bool kept = false;
         for (const Move &move : read_moves(*catalog, true)) {
-            if (waits_for_clean(move)) continue;
+            if (waits_for_clean(move)) {
+                kept = true;
+                continue;
+            }
             requests.push_back(options_.request);
             requests.back().id = move.id;
         }
         std::reverse(requests.begin(), requests.end());  // the oldest first
-        if (requests.empty()) say("nothing to do: no move is unfinished");
+        if (requests.empty())
+            say(kept ? "nothing to do: only rows that are kept are left, which --clean removes"
+                     : "nothing to do: no move is unfinished");
         return run_all(requests);
     }
 
@@ -163,10 +181,7 @@ std::vector<MoveBatch> evacuation(const RouteTable &routes, const std::vector<Mo
         std::find_if(routes.shards.begin(), routes.shards.end(), [&](const Shard &candidate) {
             return candidate.name == options.request.from && !candidate.index_only;
         });
-    if (shard == routes.shards.end())
-        throw ControlError("42704", "shard \"" + options.request.from +
-                                        "\" is not part of route version " +
-                                        std::to_string(routes.version));
+    if (shard == routes.shards.end()) throw unknown_shard(routes, options.request.from);
     const auto index = static_cast<ShardIndex>(shard - routes.shards.begin());
     bool known = options.request.keyspace.empty();
     for (const Keyspace &keyspace : routes.keyspaces) {
@@ -191,9 +206,7 @@ std::vector<MoveBatch> evacuation(const RouteTable &routes, const std::vector<Mo
                                                    std::min(size, buckets.size() - first))}});
         }
     }
-    if (!known)
-        throw ControlError("42704",
-                           "keyspace \"" + options.request.keyspace + "\" is not published");
+    if (!known) throw unknown_keyspace(routes, options.request.keyspace);
     return batches;
 }
 
@@ -204,8 +217,7 @@ int run_move_command(const std::vector<std::string> &args) {
         if (options.verb == MoveVerb::status) return show_moves(options);
         if (options.verb == MoveVerb::plan) return show_plan(options);
     } catch (const ControlError &error) {
-        tell_failure(error);
-        return 1;
+        return Command(options).fail(error);
     }
     return Command(options).run();
 }

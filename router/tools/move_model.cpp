@@ -57,6 +57,13 @@ std::vector<Move> parse_moves(const Rows &rows) {
     return moves;
 }
 
+/// A shard has the same tables, empty: that no move is found there says nothing.
+void require_catalog(ControlConnection &catalog) {
+    if (!catalog.query("SELECT EXISTS (SELECT FROM interlock.cluster)").boolean(0, 0))
+        throw ControlError("55000", "this database is not the catalog", {},
+                           "Name the catalog's database with --catalog.");
+}
+
 std::optional<Move> find_by_id(ControlConnection &catalog, const std::string &id) {
     if (id.size() < 4 || id.find_first_not_of("0123456789abcdef-") != std::string::npos)
         throw ControlError("22023", "\"" + id + "\" is no id of a move", {},
@@ -68,7 +75,11 @@ std::optional<Move> find_by_id(ControlConnection &catalog, const std::string &id
     if (moves.size() > 1)
         throw ControlError("22023", "several moves have an id that begins with \"" + id + "\"",
                            "The newest is " + moves.front().id + ".");
-    if (moves.empty()) throw ControlError("42704", "there is no move \"" + id + "\"");
+    if (moves.empty()) {
+        require_catalog(catalog);
+        throw ControlError("42704", "there is no move \"" + id + "\"", {},
+                           "interlock move --status shows those that are not finished.");
+    }
     if (moves.front().finished)
         throw ControlError("55000",
                            "move " + moves.front().id + " has ended: " + moves.front().outcome);
@@ -78,9 +89,11 @@ std::optional<Move> find_by_id(ControlConnection &catalog, const std::string &id
 }  // namespace
 
 std::vector<Move> read_moves(ControlConnection &catalog, bool unfinished_only) {
-    return parse_moves(catalog.query(std::string(select_moves) +
-                                     (unfinished_only ? "WHERE m.finished IS NULL " : "") +
-                                     "ORDER BY m.began DESC, m.id"));
+    std::vector<Move> moves = parse_moves(catalog.query(
+        std::string(select_moves) + (unfinished_only ? "WHERE m.finished IS NULL " : "") +
+        "ORDER BY m.began DESC, m.id"));
+    if (moves.empty()) require_catalog(catalog);
+    return moves;
 }
 
 std::optional<Move> find_move(ControlConnection &catalog, const MoveRequest &request) {

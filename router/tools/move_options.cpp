@@ -106,7 +106,9 @@ void take_subject(const po::variables_map &given, const std::vector<std::string>
     request.to = text_of(given, "to");
     if (request.to.empty())
         throw StartupError("no target is given",
-                           "Use interlock move --keyspace K --bucket B --to SHARD.");
+                           request.from.empty() || given.count("bucket")
+                               ? "Use interlock move --keyspace K --bucket B --to SHARD."
+                               : "Use interlock move --from SHARD --to SHARD.");
     if (given.count("bucket")) {
         if (request.keyspace.empty())
             throw StartupError("no keyspace is given", "Use --keyspace K with --bucket.");
@@ -185,7 +187,7 @@ po::options_description move_flags() {
         "compare both sides before the decision, after it, or before if that is quick (auto)")(
         "keep-source", text("DURATION"),
         "keep the rows on the source for that long, or \"forever\"; --clean removes them (0)")(
-        "rate", text("N"), "rows copied per second at most (no limit)")(
+        "rate", text("N"), "rows copied, and removed, per second at most (no limit)")(
         "source-conninfo", text("CONNINFO"),
         "the source as the target's server reaches it (the catalog's connection string)")(
         "json", "progress and results as JSON, one object a line")(

@@ -184,7 +184,7 @@ void check_leftovers(Preflight &check) {
         check.refuse(buckets_phrase(both) + " of keyspace \"" + move.keyspace +
                          (both.size() == 1 ? "\" is" : "\" are") + " part of move " + move.id,
                      "From shard \"" + move.from + "\" to shard \"" + move.to + "\", step " +
-                         move.step + (kept ? "; the rows at the source are kept." : "."),
+                         move.step + (kept ? "; the rows at the source are not removed yet." : "."),
                      kept ? "Run: interlock move --clean " + move.id : end_of(move.id));
     }
     const Rows source = check.source.connection.query(

@@ -9,6 +9,7 @@
 #include "tools/move_options.h"
 #include "tools/move_preflight.h"
 #include "tools/move_progress.h"
+#include "tools/move_steps.h"
 
 namespace interlock {
 
@@ -25,7 +26,10 @@ std::string text_or_null(const std::string &text) {
     return text.empty() ? "null" : json_string(text);
 }
 
-std::string move_json(const Move &move) {
+std::string move_json(const Move &move, const std::vector<std::string> &artefacts) {
+    std::string made;
+    for (const std::string &artefact : artefacts)
+        made += (made.empty() ? "" : ",") + json_string(artefact);
     return "{\"move\":" + json_string(move.id) + ",\"keyspace\":" + json_string(move.keyspace) +
            ",\"buckets\":" + number_list(move.buckets) + ",\"from\":" + json_string(move.from) +
            ",\"to\":" + json_string(move.to) + ",\"step\":" + json_string(move.step) +
@@ -35,7 +39,8 @@ std::string move_json(const Move &move) {
            ",\"began\":" + text_or_null(move.began) + ",\"changed\":" + text_or_null(move.changed) +
            ",\"finished\":" + text_or_null(move.ended) +
            ",\"outcome\":" + text_or_null(move.outcome) + ",\"error\":" + text_or_null(move.error) +
-           ",\"progress\":" + (move.progress.empty() ? "null" : move.progress) + "}";
+           ",\"made\":[" + made +
+           "],\"progress\":" + (move.progress.empty() ? "null" : move.progress) + "}";
 }
 
 /// Up to the second.
@@ -56,6 +61,12 @@ void print_move(const Move &move, const std::vector<std::string> &artefacts) {
                   << (move.announced ? " (announced)" : "");
     std::cout << '\n';
     if (!move.error.empty()) std::cout << "  stopped by: " << move.error << '\n';
+    if (!move.finished && move.step == name_of(MoveStep::unsubscribed)) {
+        // What is left of it are the source's rows.
+        std::cout << "  rows of the buckets are left on " << move.from << ": interlock move --clean"
+                  << ", or at once: interlock move --clean " << move.id << '\n';
+        return;
+    }
     for (const std::string &artefact : artefacts)
         std::cout << "  has made " << artefact << '\n';
 }
@@ -90,8 +101,12 @@ bool plan_one(const MoveRequest &request, const std::vector<MoveBatch> &batches,
                       << ",\"estimated_rows\":" << share(table.estimated_rows)
                       << ",\"estimated_bytes\":" << share(table.bytes) << "}\n";
         else
-            std::cout << "     " << table.name << ": about " << share(table.estimated_rows)
-                      << " rows, " << ((share(table.bytes) + 1023) / 1024) << " kB\n";
+            // No statistics, but pages: ANALYZE was never run.
+            std::cout << "     " << table.name << ": "
+                      << (table.estimated_rows == 0 && table.bytes > 0
+                              ? std::string("rows not estimated yet")
+                              : "about " + std::to_string(share(table.estimated_rows)) + " rows")
+                      << ", " << ((share(table.bytes) + 1023) / 1024) << " kB\n";
     }
     std::cout << std::flush;
     const std::vector<MoveFinding> findings = preflight(session, request);
@@ -146,16 +161,17 @@ int show_moves(const MoveOptions &options) {
     for (const Move &move : read_moves(catalog, id.empty())) {
         if (!move.id.starts_with(id)) continue;
         any = true;
-        if (options.json) {
-            std::cout << move_json(move) << '\n';
-            continue;
-        }
         std::vector<std::string> artefacts;
         for (int row = 0; row < made.size(); ++row)
             if (made.view(row, 0) == move.id) artefacts.push_back(made.text(row, 1));
-        print_move(move, artefacts);
+        if (options.json)
+            std::cout << move_json(move, artefacts) << '\n';
+        else
+            print_move(move, artefacts);
     }
-    if (!any && !id.empty()) throw ControlError("42704", "there is no move \"" + id + "\"");
+    if (!any && !id.empty())
+        throw ControlError("42704", "there is no move \"" + id + "\"", {},
+                           "interlock move --status shows those that are not finished.");
     if (!any && !options.json) std::cout << "no move is unfinished\n";
     std::cout << std::flush;
     return 0;

@@ -16,10 +16,7 @@ ShardIndex shard_named(const RouteTable &routes, const std::string &name) {
     for (std::size_t i = 0; i < routes.shards.size(); ++i)
         if (routes.shards[i].name == name && !routes.shards[i].index_only)
             return static_cast<ShardIndex>(i);
-    throw ControlError("42704",
-                       "shard \"" + name + "\" is not part of route version " +
-                           std::to_string(routes.version),
-                       {}, "\"interlock apply\" prepares a shard and tells the routers of it.");
+    throw unknown_shard(routes, name);
 }
 
 std::string conninfo_value(const std::string &value) {
@@ -86,8 +83,7 @@ void MoveSession::find_members(const std::string &keyspace, const std::string &f
                                const std::string &to) {
     const auto found = std::find_if(routes_->keyspaces.begin(), routes_->keyspaces.end(),
                                     [&](const Keyspace &k) { return k.name == keyspace; });
-    if (found == routes_->keyspaces.end())
-        throw ControlError("42704", "keyspace \"" + keyspace + "\" is not published");
+    if (found == routes_->keyspaces.end()) throw unknown_keyspace(*routes_, keyspace);
     keyspace_ = static_cast<std::uint16_t>(found - routes_->keyspaces.begin());
     to_ = shard_named(*routes_, to);
     if (buckets_.empty()) throw ControlError("22023", "no bucket is given");

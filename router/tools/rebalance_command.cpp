@@ -164,8 +164,7 @@ class Planner {
                          [this](const Keyspace &keyspace) {
                              return keyspace.name == options_.request.keyspace;
                          }))
-            throw ControlError("42704",
-                               "keyspace \"" + options_.request.keyspace + "\" is not published");
+            throw unknown_keyspace(*routes_, options_.request.keyspace);
         std::set<std::string> known;
         double all = 0;
         for (std::size_t s = 0; s < routes_->shards.size(); ++s) {
@@ -299,7 +298,7 @@ int run_rebalance(const std::vector<std::string> &args) {
                                       "buckets changed their shard while they were measured",
                                       error.what(), "Run the command again."));
         else
-            tell_failure(error);
+            tell_failure(advised(error, "Log in as a superuser, or as the extension's owner."));
         return 1;
     }
 }
