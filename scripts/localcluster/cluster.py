@@ -27,6 +27,7 @@ SETTINGS = {
     "max_wal_senders": "20",
     "max_logical_replication_workers": "8",
     "max_worker_processes": "16",
+    "wal_retrieve_retry_interval": "500ms",
     "log_line_prefix": "%m [%p] %u@%d ",
 }
 
