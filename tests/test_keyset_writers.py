@@ -1,4 +1,4 @@
-"""The contract of a page while others write: what exists throughout comes exactly once, nothing twice, and
+"""What a page promises while others write: what exists throughout comes exactly once, nothing twice, and
 what is inserted comes if it lies after the cursor."""
 
 import datetime

@@ -1,6 +1,6 @@
 // Scanner of the `strict` profile: text to tokens, and the checks that come before the grammar.
 //
-// The order of the checks is part of the contract, because it decides which code a client sees:
+// The order of the checks is promised, because it decides which code a client sees:
 //   1. one pass that knows where strings end finds comments (R23) and semicolons (R22)
 //   2. the first keyword picks out DDL (R24), session state (R25) and other statements (R01)
 //   3. literals (R28; the NULL::table of a page's row type is none), quoted identifiers (R01), JOIN

@@ -57,7 +57,7 @@ class Writer:
         self.budget = 7             # relations that may still be mentioned
         self.counter = 0
 
-    # -- small helpers -----------------------------------------------------------------------------
+    # -- small parts -------------------------------------------------------------------------------
 
     def chance(self, share):
         return self.rng.random() < share
