@@ -580,3 +580,21 @@ def test_a_bucket_is_handed_over_with_its_rows_and_back_again(shard, instance):
                    "EXCEPTION WHEN OTHERS THEN NULL; END $$")
         target.sql(f"SELECT 1 FROM pg_subscription WHERE subname = '{slot}'") and target.sql(f"DROP SUBSCRIPTION {slot}")
         target.drop()
+
+
+def test_looking_for_leftovers_is_in_no_other_moves_way(shard):
+    move = uuid.uuid4()
+    with shard.connect() as mover, shard.connect() as other, shard.connect(autocommit=False) as busy:
+        busy.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
+        importing = Background(mover, "SELECT interlock.begin_import('account', '{10}', 's1', %s)", move)
+        shard.wait_for_lock(importing.pid)
+        # The state of the shard is free all the while: another move could be activated.
+        other.execute("SET lock_timeout = '2 s'")
+        other.execute("SELECT interlock.require_shard()")
+        # The bucket has been here meanwhile, and has left a row.
+        shard.sql("SELECT interlock.accept_buckets('account', '{10}', 3)")
+        busy.execute("INSERT INTO account VALUES (%s, 1)", [KEY[10]])
+        busy.commit()
+        assert importing.code() == "55006"
+    assert shard.state(10) == "owned"
+    assert shard.value("SELECT count(*) FROM interlock.handoff") == 0

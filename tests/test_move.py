@@ -48,6 +48,21 @@ def open_write(moving, bucket=3, shard="s1"):
     return session
 
 
+def test_a_decided_move_is_carried_on_when_somebody_holds_the_targets_state(moving):
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    mover = moving.moving(3, "s0", "--lock-timeout", "300ms", stop="after-decided").stopped()
+    with moving.connect("s0", autocommit=False) as session:
+        session.execute("SELECT interlock.require_shard()")
+        mover.go_on()
+        wait_until(lambda: "trying again" in mover.text() or not mover.running(), 30, "the mover meets the lock")
+        session.rollback()
+    mover.end()
+    assert moving.states(3)["s0"] == "owned"
+    moving.assert_settled()
+    assert content(moving) == before
+
+
 def test_an_open_transaction_holds_the_fence_up_and_nothing_is_changed(moving):
     moving.fill(one=3, other=5)
     before = content(moving)

@@ -428,17 +428,57 @@ $$;
 COMMENT ON FUNCTION interlock.abort_export(uuid) IS
     'source: ends a move that is not decided, for good: a mover that is behind the times can neither fence nor decide any more';
 
+CREATE FUNCTION interlock.states_of(keyspace text, buckets integer[]) RETURNS jsonb
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(jsonb_agg(to_jsonb(s) ORDER BY s.bucket), '[]') FROM interlock.bucket_state s
+     WHERE s.keyspace = states_of.keyspace AND s.bucket = ANY (states_of.buckets)
+$$;
+COMMENT ON FUNCTION interlock.states_of(text, integer[]) IS 'rows of bucket_state of buckets as they are now';
+
+CREATE FUNCTION interlock.refuse_leftovers(keyspace text, buckets integer[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    guarded record;
+    leftover integer;
+BEGIN
+    FOR guarded IN SELECT g.relid, g.key_column FROM interlock.guarded_table g WHERE g.keyspace = refuse_leftovers.keyspace ORDER BY g.relid::oid LOOP
+        EXECUTE format('SELECT interlock.bucket_of($1, t.%I) FROM %s t WHERE interlock.bucket_of($1, t.%I) = ANY ($2) LIMIT 1',
+                       guarded.key_column, guarded.relid, guarded.key_column)
+           INTO leftover USING keyspace, buckets;
+        IF leftover IS NOT NULL THEN
+            RAISE EXCEPTION 'table "%" has rows of bucket % of keyspace "%"', guarded.relid, leftover, keyspace
+                USING ERRCODE = 'object_in_use', DETAIL = 'They are left from an earlier stay, or from a move that was aborted.',
+                      HINT = 'Finish the clean-up of that move first.';
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION interlock.refuse_leftovers(text, integer[]) IS 'an error if a table of the keyspace has rows of the buckets; reads the tables';
+
 CREATE FUNCTION interlock.begin_import(keyspace text, buckets integer[], from_shard text, move_id uuid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     known boolean := EXISTS (SELECT FROM interlock.handoff h WHERE h.move_id = begin_import.move_id);
-    handoff interlock.handoff := interlock.begin_handoff(keyspace, buckets, 'target', from_shard, move_id);
+    handoff interlock.handoff;
+    before jsonb;
+    after jsonb;
     strange record;
-    guarded record;
-    leftover integer;
 BEGIN
-    IF known THEN
+    IF NOT known THEN
+        PERFORM interlock.require_newest_snapshot();
+        PERFORM interlock.require_buckets(keyspace, buckets);
+        before := interlock.states_of(keyspace, buckets);
+        -- That takes its time, and another move may be about to decide or to activate meanwhile: so
+        -- without the lock on the shard's state.
+        IF NOT jsonb_path_exists(before, '$[*].state ? (@ != "moved")') THEN
+            PERFORM interlock.refuse_leftovers(keyspace, buckets);
+        END IF;
+    END IF;
+    handoff := interlock.begin_handoff(keyspace, buckets, 'target', from_shard, move_id);
+    IF known OR handoff.state <> 'importing' THEN
         RETURN;
     END IF;
     SELECT s.bucket, s.state INTO strange FROM interlock.bucket_state s
@@ -448,21 +488,13 @@ BEGIN
         RAISE EXCEPTION 'bucket % of keyspace "%" is %', strange.bucket, keyspace, strange.state
             USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = 'It cannot be imported.';
     END IF;
-    -- Rows of an earlier stay, which nobody sees, would be among those that come.
-    FOR guarded IN SELECT g.relid, g.key_column FROM interlock.guarded_table g WHERE g.keyspace = begin_import.keyspace ORDER BY g.relid::oid LOOP
-        EXECUTE format('SELECT interlock.bucket_of($1, t.%I) FROM %s t WHERE interlock.bucket_of($1, t.%I) = ANY ($2) LIMIT 1',
-                       guarded.key_column, guarded.relid, guarded.key_column)
-           INTO leftover USING keyspace, handoff.buckets;
-        IF leftover IS NOT NULL THEN
-            RAISE EXCEPTION 'table "%" has rows of bucket % of keyspace "%"', guarded.relid, leftover, keyspace
-                USING ERRCODE = 'object_in_use', DETAIL = 'They are left from an earlier stay, or from a move that was aborted.',
-                      HINT = 'Finish the clean-up of that move first.';
-        END IF;
-    END LOOP;
-    UPDATE interlock.handoff h
-       SET previous = coalesce((SELECT jsonb_agg(to_jsonb(s) ORDER BY s.bucket) FROM interlock.bucket_state s
-                                 WHERE s.keyspace = begin_import.keyspace AND s.bucket = ANY (handoff.buckets)), '[]')
-     WHERE h.move_id = handoff.move_id;
+    -- Rows of an earlier stay, which nobody sees, would be among those that come. None were found; and
+    -- none have come since, unless the bucket has been here: the guard takes them for nobody's.
+    after := interlock.states_of(keyspace, handoff.buckets);
+    IF after <> before THEN
+        PERFORM interlock.refuse_leftovers(keyspace, handoff.buckets);
+    END IF;
+    UPDATE interlock.handoff h SET previous = after WHERE h.move_id = handoff.move_id;
     INSERT INTO interlock.bucket_state AS s (keyspace, bucket, state, peer, move_id)
     SELECT begin_import.keyspace, b, 'importing', from_shard, begin_import.move_id FROM unnest(handoff.buckets) AS b
         ON CONFLICT ON CONSTRAINT bucket_state_pkey

@@ -42,6 +42,13 @@ bool is_outage(const ControlError &error) {
     return error.sqlstate.starts_with("08") || error.sqlstate.starts_with("57P");
 }
 
+/// Others were in the way.
+bool is_busy(const ControlError &error) {
+    for (const char *const state : {"55P03", "57014", "40P01", "40001"})
+        if (error.sqlstate == state) return true;
+    return false;
+}
+
 }  // namespace
 
 MoveRun::MoveRun(const MoveRequest &request, MoveObserver &observer)
@@ -248,10 +255,19 @@ MoveResult MoveRun::finish() {
     return MoveResult::done;
 }
 
+/// Until the target has them, the buckets of a decided move are shut.
+bool MoveRun::decided() noexcept {
+    try {
+        return session_ && read_handoff(session_->source(), id_).state == "decided";
+    } catch (const std::exception &) {
+        return false;
+    }
+}
+
 bool MoveRun::may_try_again(const ControlError &error) {
     const bool broken = session_ && (session_->catalog().broken() || session_->source().broken() ||
                                      session_->target().broken());
-    if (!broken && !is_outage(error)) return false;
+    if (!broken && !is_outage(error) && !(is_busy(error) && decided())) return false;
     const std::int64_t now = now_ms();
     std::string step;
     try {

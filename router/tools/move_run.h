@@ -29,6 +29,7 @@ class MoveRun {
     MoveResult follow_and_switch();
     MoveResult finish();
     bool may_try_again(const ControlError &error);
+    bool decided() noexcept;
     void take_back(const ControlError &error);
     void record_error(const ControlError &error) noexcept;
 

@@ -76,7 +76,7 @@ void MoveSwitch::prepare() {
     verify_before_ = request_.verify == MoveVerify::before;
     if (request_.verify == MoveVerify::automatic)
         verify_before_ = verifier_.rehearse() < request_.max_pause / 3;
-    raise_sequences();
+    raise_sequences(request_.scan_timeout);
 }
 
 std::optional<MoveHeldUp> MoveSwitch::attempt() {
@@ -94,14 +94,15 @@ std::optional<MoveHeldUp> MoveSwitch::attempt() {
         result = try_it();
     } catch (const ControlError &error) {
         record_.quickly(false);
-        // 55000: the fence has expired. 57014: something took too long. Whatever it is: unless it
-        // is decided, the bucket is opened first.
+        // 55000: the fence has expired. 57014: something took too long. 55P03: somebody held the
+        // shard's state. Whatever it is: unless it is decided, the bucket is opened first.
         if (session_.source().broken() ||
             read_handoff(session_.source(), record_.id()).state == "decided")
             throw;
         verifier_.release();
         give_up();
-        if (error.sqlstate != "55000" && error.sqlstate != "57014") throw;
+        if (error.sqlstate != "55000" && error.sqlstate != "57014" && error.sqlstate != "55P03")
+            throw;
         return MoveHeldUp{error.what() + (error.detail.empty() ? "" : ": " + error.detail), {}};
     }
     record_.quickly(false);
@@ -159,7 +160,8 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
 
     record_.begin(MoveStep::verified);
     if (auto held_up = verify()) return held_up;
-    raise_sequences();
+    // The fence has ended when this has.
+    raise_sequences(left() + fence_margin / 2);
     record_.reached(MoveStep::verified,
                     verify_before_ ? R"({"verify": "before"})" : R"({"verify": "after"})");
     decide_and_publish();
@@ -241,7 +243,7 @@ std::optional<MoveHeldUp> MoveSwitch::verify() {
     return std::nullopt;
 }
 
-void MoveSwitch::raise_sequences() {
+void MoveSwitch::raise_sequences(std::int64_t limit) {
     // A sequence of the target must not give out again what the source's has given out.
     ControlConnection &target = session_.target();
     const Rows tables =
@@ -249,11 +251,10 @@ void MoveSwitch::raise_sequences() {
                      "WHERE g.keyspace = $1 ORDER BY 1::text",
                      {Param::of_text(session_.keyspace().name)});
     for (int row = 0; row < tables.size(); ++row)
-        target.query_within(request_.scan_timeout,
-                            "SELECT interlock.raise_sequences($1::pg_catalog.regclass, $2, $3)",
-                            {Param::of_text(tables.text(row, 0)),
-                             Param::of_text(session_.keyspace().name),
-                             Param::of_int4_array(session_.buckets())});
+        target.query_within(
+            limit, "SELECT interlock.raise_sequences($1::pg_catalog.regclass, $2, $3)",
+            {Param::of_text(tables.text(row, 0)), Param::of_text(session_.keyspace().name),
+             Param::of_int4_array(session_.buckets())});
 }
 
 void MoveSwitch::decide_and_publish() {
@@ -291,7 +292,7 @@ void MoveSwitch::drive_forward() {
                                "\" has not come to the marker of move " + record_.id(),
                            "Its subscription \"" + record_.name() + "\" brings it.",
                            "The target's log may have the reason; then run the command again.");
-    raise_sequences();
+    raise_sequences(request_.scan_timeout);
     session_.target().query(
         "SELECT interlock.activate_import($1, $2, $3)",
         {record_.id_param(), Param::of_int4(source.version), Param::of_uuid(token)});
@@ -302,9 +303,13 @@ void MoveSwitch::drive_forward() {
 }
 
 void MoveSwitch::give_up() {
-    if (read_handoff(session_.source(), record_.id()).state == "fenced")
+    HandoffState source = read_handoff(session_.source(), record_.id());
+    if (source.state == "fenced") {
         session_.source().query("SELECT interlock.unfence_buckets($1)", {record_.id_param()});
-    else if (read_handoff(session_.source(), record_.id()).state == "decided")
+        // A mover that was cut off from the catalog may have decided meanwhile; it cannot any more.
+        source = read_handoff(session_.source(), record_.id());
+    }
+    if (source.state == "decided")
         throw ControlError("55000", "move " + record_.id() + " is decided", {},
                            "Drive it forward with --resume.");
     record_.withdraw();

@@ -68,8 +68,8 @@ class MoveSwitch {
     bool drain(std::int32_t fence, Clock::time_point deadline);
     std::optional<MoveHeldUp> verify();
     void decide_and_publish();
-    void raise_sequences();
-    [[nodiscard]] std::int64_t left() const;  ///< ms until the pause is as long as it may be
+    void raise_sequences(std::int64_t limit);  ///< ms for each table
+    [[nodiscard]] std::int64_t left() const;   ///< ms until the pause is as long as it may be
 
     const MoveRequest &request_;
     MoveSession &session_;
