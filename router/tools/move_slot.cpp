@@ -167,7 +167,9 @@ void MoveStream::subscribe() {
     // The connection string may hold a password, which is nothing for the server's log.
     target.query("SELECT pg_catalog.set_config('log_statement', 'none', true), "
                  "pg_catalog.set_config('log_min_error_statement', 'panic', true), "
-                 "pg_catalog.set_config('log_min_duration_statement', '-1', true)");
+                 "pg_catalog.set_config('log_min_duration_statement', '-1', true), "
+                 "pg_catalog.set_config('log_min_duration_sample', '-1', true), "
+                 "pg_catalog.set_config('log_transaction_sample_rate', '0', true)");
     target.execute("CREATE SUBSCRIPTION " + record_.name() + " CONNECTION " +
                    sql_literal(session_.subscriber_conninfo()) + " PUBLICATION " + record_.name() +
                    " WITH (create_slot = false, copy_data = false, " +
