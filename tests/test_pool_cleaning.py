@@ -99,7 +99,7 @@ def test_what_a_client_that_vanished_left_goes_too(cluster):
     ok(client.q(RENAME, "lock", KEYS[0]))
     client.close()
     wait_until(lambda: cluster.s0.value(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0, 10, "the lock is gone")
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42") == 0, 10, "the lock is gone")
 
 
 def test_within_a_transaction_the_session_stays_as_it_is(cluster):

@@ -338,6 +338,7 @@ void CatalogWatcher::take(ControlConnection &catalog, CatalogRows rows) {
 
 // A mover that waits until everybody knows looks for this lock of ours: see announcement_lock.
 void CatalogWatcher::tell_mover(ControlConnection &catalog) {
+    if (events_.settled) events_.settled();
     catalog.query("SELECT pg_catalog.pg_advisory_unlock_all(), "
                   "pg_catalog.pg_advisory_lock_shared($1, $2)",
                   {Param::of_int4(announcement_lock),

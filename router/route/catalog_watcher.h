@@ -21,6 +21,8 @@ namespace interlock {
 struct CatalogEvents {
     /// A table that replaces the one in force.
     std::function<void(std::shared_ptr<const RouteTable>)> replaced;
+    /// Returns when what `replaced` has handed over is in force, or is not soon. May be empty.
+    std::function<void()> settled = {};
     /// A version that was not taken, and why. Once for each version and reason.
     std::function<void(std::int32_t version, std::string why)> rejected;
     /// Whether the catalog answers; called when that changes.
@@ -29,8 +31,8 @@ struct CatalogEvents {
     std::function<void(std::uint64_t number)> looked;
 };
 
-/// A watcher's session on the catalog holds a shared advisory lock (this, n): it has told its
-/// router everything up to announcement n (interlock.cluster.announcement, its lower 31 bits).
+/// A watcher's session on the catalog holds a shared advisory lock (this, n): its router
+/// acts on everything up to announcement n (interlock.cluster.announcement, its lower 31 bits).
 inline constexpr std::int32_t announcement_lock = 0x494c5254;
 
 class CatalogWatcher {

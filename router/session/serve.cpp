@@ -16,9 +16,11 @@
 #endif
 #endif
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <optional>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -122,6 +124,14 @@ class Server {
         CatalogEvents events;
         events.replaced = [this](std::shared_ptr<const RouteTable> table) {
             loop_.post([this, table = std::move(table)] { worker_.use_table(table); });
+        };
+        events.settled = [this] {
+            // A loop that is behind, or ending, is not waited for long: a mover has its own
+            // patience.
+            auto reached = std::make_shared<std::promise<void>>();
+            auto done = reached->get_future();
+            loop_.post([reached] { reached->set_value(); });
+            (void)done.wait_for(std::chrono::milliseconds(500));
         };
         events.rejected = [this](std::int32_t version, std::string why) {
             loop_.post([this, version, why = std::move(why)] {

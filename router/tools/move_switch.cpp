@@ -10,9 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// From when a router knows of an announcement until all its sessions do. Transactions that began
-/// before are waited for afterwards.
-constexpr milliseconds news_spreads{5};
+/// From when a router acts on an announcement until what it sent before has taken its locks at the
+/// shard. Transactions that have are waited for afterwards.
+constexpr milliseconds news_spreads{10};
 constexpr milliseconds between_looks{2};
 /// By how much a fence outlasts the pause that is allowed. It ends by itself if the mover has died,
 /// and that should be before clients have waited as long as routers let them.
@@ -121,15 +121,16 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     record_.reached(MoveStep::announced);
 
     // Transactions that have read and mean to write: they began before their router knew.
-    const std::int64_t grace = std::min(request_.grace, request_.max_pause);
+    if (request_.grace > 0) wait_for_routers(milliseconds(request_.max_pause / 3));
+    const auto known = Clock::now();
+    const std::int64_t grace = std::min(request_.grace, left());
     if (grace > 0) {
-        wait_for_routers(milliseconds(grace / 2));
         waiter_->query("SELECT interlock.wait_for_transactions(interlock.lock_holders($1, ARRAY["
                        "'AccessShareLock', 'RowShareLock', 'RowExclusiveLock', "
                        "'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock']), $2)",
                        {Param::of_text(session_.keyspace().name),
                         Param::of_int4(static_cast<std::int32_t>(
-                            std::max<std::int64_t>(0, grace - ms_between(began_, Clock::now()))))});
+                            std::max<std::int64_t>(0, grace - ms_between(known, Clock::now()))))});
     }
 
     record_.begin(MoveStep::fenced);
@@ -144,7 +145,7 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     record_.begin(MoveStep::waited);
     if (auto held_up = wait_for_writers()) return held_up;
     record_.reached(MoveStep::waited);
-    if (const std::int64_t rest = grace - ms_between(began_, Clock::now()); rest > 0)
+    if (const std::int64_t rest = grace - ms_between(known, Clock::now()); rest > 0)
         (void)wait_for(true, std::min(rest, left()));
 
     record_.begin(MoveStep::marked);
@@ -169,6 +170,7 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
 }
 
 /// A router that does not answer costs the time, and its clients an error that they can retry.
+/// Those that have heard hold back what is for the buckets meanwhile: the pause has begun.
 void MoveSwitch::wait_for_routers(milliseconds patience) {
     while (!record_.routers_know() && Clock::now() < began_ + patience)
         std::this_thread::sleep_for(between_looks);
