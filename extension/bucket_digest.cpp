@@ -196,6 +196,8 @@ INTERLOCK_FUNCTION(interlock_bucket_digests) {
     }
     Sum *sums = static_cast<Sum *>(palloc0(sizeof(Sum) * static_cast<std::size_t>(count + 1)));
 
+    // Its children are locked below; without a lock VACUUM may cut off its end meanwhile.
+    table_close(table_open(relid, AccessShareLock), NoLock);
     ListCell *cell;
     foreach (cell, find_all_inheritors(relid, AccessShareLock, nullptr)) {
         Relation relation = table_open(lfirst_oid(cell), NoLock);

@@ -598,3 +598,10 @@ def test_looking_for_leftovers_is_in_no_other_moves_way(shard):
         assert importing.code() == "55006"
     assert shard.state(10) == "owned"
     assert shard.value("SELECT count(*) FROM interlock.handoff") == 0
+
+
+def test_a_digest_locks_what_it_reads_so_that_vacuum_cannot_cut_it_off(shard):
+    with shard.connect() as session, session.transaction():
+        session.execute("SELECT interlock.bucket_digest('account', 0, 'account')")
+        assert shard.value("SELECT count(*) FROM pg_locks WHERE pid = %s AND relation = 'account'::regclass AND mode = 'AccessShareLock'",
+                           session.info.backend_pid) == 1
