@@ -198,6 +198,37 @@ def test_sides_that_differ_after_the_decision_are_left_to_be_looked_at(moving):
     moving.assert_settled()
 
 
+@pytest.mark.parametrize("point", ["after-decided", "after-routed"])
+def test_a_mover_that_is_killed_before_it_compared_leaves_that_to_be_looked_at(moving, point):
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    moving.moving(3, "s0", "--verify", "after", stop=point).stopped().kill()
+    identity = moving.move_id()
+    for _ in range(2):
+        done = moving.move(3, "s0", "--verify", "after", expect=1)
+        assert "ERROR:  the rows on shard \"s0\" were not compared with those on shard \"s1\"\n" in done.stderr, done.stderr
+        assert f"interlock move --clean {identity}." in done.stderr and "verified" not in done.stdout
+        assert moving.where(3) == "s0" and rows_left(moving) == 6
+    assert "stopped by: the rows on shard \"s0\" were not compared" in moving.mover("--status").end()
+    # Not by the way, either.
+    assert "no move has rows to remove" in moving.mover("--clean").end()
+    assert rows_left(moving) == 6
+    moving.mover("--clean", identity).end()
+    moving.assert_settled()
+    assert content(moving) == before
+
+
+def test_a_mover_that_is_killed_when_it_has_compared_is_gone_on_with(moving):
+    moving.fill(one=3, other=5)
+    moving.moving(3, "s0", "--verify", "after", stop="before-unsubscribed").stopped().kill()
+    moving.move(3, "s0")
+    moving.assert_settled()
+    # The next one compares before.
+    moving.moving(3, "s1", "--verify", "before", stop="after-routed").stopped().kill()
+    moving.move(3, "s1")
+    moving.assert_settled()
+
+
 # -- cleaning up ---------------------------------------------------------------------------------
 
 

@@ -92,6 +92,22 @@ void MoveRecord::reached_or_not(MoveStep step) noexcept {
     }
 }
 
+void MoveRecord::note(const std::string &progress, const std::string &error) {
+    Param error_param = Param::null_text();
+    if (!error.empty()) error_param.text = error;
+    session_.catalog().query(
+        "SELECT interlock.record_step(m.id, m.step, COALESCE(m.progress, '{}') || "
+        "$2::pg_catalog.jsonb, $3) FROM interlock.move m WHERE m.id = $1",
+        {id_param(), Param::of_text(progress), error_param});
+}
+
+std::string MoveRecord::noted(const char *member) {
+    return session_.catalog()
+        .query("SELECT COALESCE(m.progress ->> $2, '') FROM interlock.move m WHERE m.id = $1",
+               {id_param(), Param::of_text(member)})
+        .text(0, 0);
+}
+
 void MoveRecord::making(const Shard &shard, const char *kind, const std::string &name) {
     session_.catalog().query(
         "SELECT interlock.record_artefact($1, $2, $3, $4)",

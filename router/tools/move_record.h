@@ -37,6 +37,10 @@ class MoveRecord {
     /// The same where the move must go on though the catalog cannot be told.
     void reached_or_not(MoveStep step) noexcept;
     void quickly(bool quickly) { quickly_ = quickly; }
+    /// Adds to what is recorded at the step where it is, durably; and a member of that, empty if
+    /// there is none.
+    void note(const std::string &progress, const std::string &error = {});
+    [[nodiscard]] std::string noted(const char *member);
 
     /// Before something is made on a shard, and after it was removed.
     void making(const Shard &shard, const char *kind, const std::string &name);

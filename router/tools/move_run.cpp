@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tools/bucket_set.h"
+#include "tools/index_options.h"
 #include "tools/move_clean.h"
 #include "tools/move_copy.h"
 #include "tools/move_follow.h"
@@ -32,10 +33,11 @@ std::int64_t now_ms() {
         .count();
 }
 
-/// Whether its progress has this member, as jsonb writes it.
-bool has(const Move &move, std::string_view member) {
-    return move.progress.find(member) != std::string::npos;
-}
+/// Published, but it is not known that the target has what the source had.
+class RowsInDoubt : public ControlError {
+  public:
+    using ControlError::ControlError;
+};
 
 /// Servers that stop, start or cannot be reached.
 bool is_outage(const ControlError &error) {
@@ -71,6 +73,9 @@ MoveResult MoveRun::run() {
         } catch (const MoveDiffers &error) {
             record_error(error);
             take_back(error);
+            throw;
+        } catch (const RowsInDoubt &error) {
+            record_error(error);
             throw;
         } catch (const ControlError &error) {
             if (!may_try_again(error)) {
@@ -232,27 +237,35 @@ MoveResult MoveRun::follow_and_switch() {
 MoveResult MoveRun::finish() {
     if (const auto comparison = switch_->compare_afterwards()) {
         if (!comparison->equal) {
-            record_->reached(MoveStep::routed, "{\"difference\": true}", comparison->difference);
+            record_->note("{\"difference\": " + json_string(comparison->difference) + "}");
         } else {
-            record_->reached(MoveStep::routed, "{\"compared\": true}");
+            record_->note("{\"compared\": true}");
             observer_.verified(comparison->rows);
         }
     }
-    const Move move = record_->read();
-    if (move.step == name_of(MoveStep::routed) && has(move, "\"verify\": \"after\"") &&
-        !has(move, "\"compared\": true") && !has(move, "\"difference\": true"))
-        observer_.note("the two sides were not compared: that mover, and its snapshots, have gone");
-    if (has(move, "\"difference\": true")) {
-        observer_.note("the rows on shard \"" + session_->to().name +
-                       "\" are not those that shard \"" + session_->from().name + "\" had. " +
-                       move.error +
-                       " Nothing is cleaned up: compare them, and then run "
-                       "interlock move --clean " +
-                       id_);
-        return MoveResult::failed;
-    }
+    // Later steps are those of a clean-up, which somebody has decided on.
+    if (record_->read().step == name_of(MoveStep::routed)) require_compared();
     (void)MoveClean(request_, *session_, *record_, observer_).after_switch(false);
     return MoveResult::done;
+}
+
+/// The source's rows are the only ones to compare with: as long as it is not known that the target
+/// has the same, they stay.
+void MoveRun::require_compared() {
+    const std::string to = "shard \"" + session_->to().name + '"';
+    const std::string from = "shard \"" + session_->from().name + '"';
+    const std::string then = "Nothing is cleaned up: the rows on " + from +
+                             " are as they were at the switch. Compare them, and then remove "
+                             "them with interlock move --clean " +
+                             id_ + ".";
+    if (const std::string difference = record_->noted("difference"); !difference.empty())
+        throw RowsInDoubt("XX001", "the rows on " + to + " are not those that " + from + " had",
+                          difference, then);
+    if (record_->noted("verify") == "before" || record_->noted("compared") == "true") return;
+    throw RowsInDoubt("55000", "the rows on " + to + " were not compared with those on " + from,
+                      "The mover that was to do so, after the switch, had ended by then, and its "
+                      "snapshots with it.",
+                      then);
 }
 
 /// Until the target has them, the buckets of a decided move are shut.

@@ -28,6 +28,7 @@ class MoveRun {
     void start_anew();
     MoveResult follow_and_switch();
     MoveResult finish();
+    void require_compared();
     bool may_try_again(const ControlError &error);
     bool decided() noexcept;
     void take_back(const ControlError &error);

@@ -77,6 +77,9 @@ void MoveSwitch::prepare() {
     if (request_.verify == MoveVerify::automatic)
         verify_before_ = verifier_.rehearse() < request_.max_pause / 3;
     raise_sequences(request_.scan_timeout);
+    // Before anything can be decided: whoever finds a decided move has to know whether its rows
+    // were compared by then.
+    record_.note(verify_before_ ? R"({"verify": "before"})" : R"({"verify": "after"})");
 }
 
 std::optional<MoveHeldUp> MoveSwitch::attempt() {
@@ -163,8 +166,7 @@ std::optional<MoveHeldUp> MoveSwitch::try_it() {
     if (auto held_up = verify()) return held_up;
     // The fence has ended when this has.
     raise_sequences(left() + fence_margin / 2);
-    record_.reached(MoveStep::verified,
-                    verify_before_ ? R"({"verify": "before"})" : R"({"verify": "after"})");
+    record_.reached(MoveStep::verified);
     decide_and_publish();
     return std::nullopt;
 }
