@@ -23,17 +23,24 @@ MoveFollow::MoveFollow(MoveSession &session, MoveRecord &record, MoveStream &str
                        MoveObserver &observer)
     : session_(session), record_(record), stream_(stream), observer_(observer) {}
 
+FollowMarks::FollowMarks(milliseconds close) : close_(close) {}
+
+void FollowMarks::note(Time now, std::int64_t written) {
+    marks_.emplace_back(now, written);
+}
+
+bool FollowMarks::reached(Time now, std::int64_t applied) {
+    while (!marks_.empty() && now - marks_.front().first > close_)
+        marks_.pop_front();
+    return !marks_.empty() && marks_.front().second <= applied;
+}
+
 void MoveFollow::until_caught_up(std::int64_t close) {
-    // Bytes of WAL say little: the source's other buckets make some too. So: a position is noted,
-    // and the time taken until the target has come to it.
-    const auto position = [this] {
-        return session_.source().query("SELECT pg_catalog.pg_current_wal_flush_lsn()").text(0, 0);
-    };
-    std::string mark = position();
-    auto marked = steady_clock::now();
+    // Bytes of WAL say little: the source's other buckets make some too. So it is time that counts.
+    FollowMarks marks{milliseconds(close)};
     auto headway = steady_clock::now();
-    auto told = steady_clock::now() - tell_every;
-    std::int64_t told_left = -1;
+    auto told = headway - tell_every;
+    std::int64_t told_applied = -1;
     std::int64_t best = -1;
     std::int64_t failures = receiver_failures();
     for (;;) {
@@ -44,40 +51,26 @@ void MoveFollow::until_caught_up(std::int64_t close) {
                                session_.from().name + (slot.exists ? "\" is lost" : "\" has gone"),
                            slot.exists ? "The server has removed WAL that it needs." : "",
                            slot.exists ? "Raise max_slot_wal_keep_size." : "");
-        const std::int64_t left =
-            session_.source()
-                .query("SELECT COALESCE(pg_catalog.max(GREATEST(0, pg_catalog.pg_wal_lsn_diff("
-                       "  $2::pg_catalog.pg_lsn, COALESCE(r.write_lsn, s.confirmed_flush_lsn)))), "
-                       "  -1)::bigint "
-                       "FROM pg_catalog.pg_replication_slots s "
-                       "  LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid "
-                       "WHERE s.slot_name = $1",
-                       {Param::of_name(record_.name()), Param::of_text(mark)})
-                .int64(0, 0);
         const auto now = steady_clock::now();
-        if (best < 0 || left < best) {
-            best = left;
+        marks.note(now, slot.written);
+        if (marks.reached(now, slot.applied) && slot.active) return;
+        if (slot.applied > best) {
+            best = slot.applied;
             headway = now;
             failures = -1;
         }
         if (now - told >= tell_every) {
             const auto past = std::chrono::duration_cast<milliseconds>(now - told).count();
-            observer_.following(slot.lag, told_left < 0
-                                              ? 0
-                                              : std::max<std::int64_t>(0, told_left - left) * 1000 /
-                                                    std::max<std::int64_t>(1, past));
+            observer_.following(slot.lag,
+                                told_applied < 0
+                                    ? 0
+                                    : std::max<std::int64_t>(0, slot.applied - told_applied) *
+                                          1000 / std::max<std::int64_t>(1, past));
             told = now;
-            told_left = left;
+            told_applied = slot.applied;
             const std::int64_t failed = receiver_failures();
             if (failures < 0) failures = failed;
             if (failed >= failures + most_failures) throw does_not_follow();
-        }
-        if (left == 0 && slot.active) {
-            if (now - marked <= milliseconds(close)) return;
-            mark = position();
-            marked = steady_clock::now();
-            headway = marked;
-            best = told_left = -1;
         }
         if (now - headway > no_headway) throw does_not_follow();
         std::this_thread::sleep_for(between_looks);

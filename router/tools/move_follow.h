@@ -1,6 +1,10 @@
 // The target follows the source: how far it is behind, and whether it gets anywhere at all.
 #pragma once
 
+#include <chrono>
+#include <deque>
+#include <utility>
+
 #include "tools/move_model.h"
 #include "tools/move_record.h"
 #include "tools/move_slot.h"
@@ -11,6 +15,24 @@ namespace interlock {
 class SlotLost : public ControlError {
   public:
     using ControlError::ControlError;
+};
+
+/// How old what the target has not applied yet may be: places in the source's WAL, with the times
+/// at which they were its end. Each look makes a new one, so that it is seen as soon as it is so.
+class FollowMarks {
+  public:
+    using Time = std::chrono::steady_clock::time_point;
+
+    explicit FollowMarks(std::chrono::milliseconds close);
+
+    /// What is written now.
+    void note(Time now, std::int64_t written);
+    /// Whether all that was written `close` ago, or some time since then, is applied.
+    [[nodiscard]] bool reached(Time now, std::int64_t applied);
+
+  private:
+    std::chrono::milliseconds close_;
+    std::deque<std::pair<Time, std::int64_t>> marks_;
 };
 
 class MoveFollow {

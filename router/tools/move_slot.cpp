@@ -195,9 +195,10 @@ void MoveStream::subscribe() {
 SlotState MoveStream::slot_state() {
     // What the receiver says it has applied; between its connections, what it has made durable.
     const Rows rows = session_.source().query(
-        "SELECT s.active, s.wal_status = 'lost', COALESCE(pg_catalog.pg_wal_lsn_diff("
-        "  pg_catalog.pg_current_wal_lsn(), COALESCE(r.write_lsn, s.confirmed_flush_lsn)), "
-        "  -1)::bigint "
+        "SELECT s.active, s.wal_status = 'lost', "
+        "  pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), '0/0')::bigint, "
+        "  COALESCE(pg_catalog.pg_wal_lsn_diff(COALESCE(r.write_lsn, s.confirmed_flush_lsn), "
+        "    '0/0'), -1)::bigint "
         "FROM pg_catalog.pg_replication_slots s "
         "  LEFT JOIN pg_catalog.pg_stat_replication r ON r.pid = s.active_pid "
         "WHERE s.slot_name = $1 AND s.database = pg_catalog.current_database()",
@@ -207,7 +208,9 @@ SlotState MoveStream::slot_state() {
     if (!state.exists) return state;
     state.active = rows.boolean(0, 0);
     state.lost = rows.boolean(0, 1);
-    state.lag = rows.int64(0, 2);
+    state.written = rows.int64(0, 2);
+    state.applied = rows.int64(0, 3);
+    if (state.applied >= 0) state.lag = std::max<std::int64_t>(0, state.written - state.applied);
     return state;
 }
 

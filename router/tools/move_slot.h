@@ -18,6 +18,9 @@ struct SlotState {
     bool lost = false;      ///< the source has thrown WAL away that it needs
     bool active = false;    ///< somebody reads it
     std::int64_t lag = -1;  ///< bytes of WAL that the target has not applied; -1: not known
+    // Places in the WAL, in bytes.
+    std::int64_t written = 0;   ///< what is durable at the source
+    std::int64_t applied = -1;  ///< up to where the target has come; -1: not known
 };
 
 class MoveStream {
