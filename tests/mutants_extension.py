@@ -19,6 +19,8 @@ REGRESS = ("tests/test_regress.py",)
 SESSIONS = "tests/test_guard.py"
 COPIES = "tests/test_guard_copies.py"
 FENCE, FENCE_SQL = "tests/test_fence.py", "extension/sql/62-fence.sql"
+LOCKS = "tests/test_fence_locks.py"
+EXPIRY, EXPIRY_TESTS = "extension/fence_expiry.cpp", "tests/test_fence_expiry.py"
 RIGHTS, RIGHTS_TESTS = "extension/write_rights.cpp", "tests/test_fence_rights.py"
 CLEAN, CLEAN_SQL = "tests/test_move_clean_up.py", "extension/sql/63-move-clean-up.sql"
 SLOTS, OUTPUT = "tests/test_bucket_output.py", "extension/bucket_output.cpp"
@@ -115,6 +117,26 @@ mutants.MUTANTS = [
            (f"{CLEAN}::test_who_meets_a_fence_is_told_when_he_may_open_it",)),
     Mutant("moves-of-the-original", "a restored copy takes no part in moves", OWNERSHIP, "keyspace != nullptr && !fresh->restored &&", "keyspace != nullptr &&",
            (f"{CLEAN}::test_a_dump_taken_during_a_move_can_be_restored",)),
+    Mutant("handoff-waits-with-the-state", "fence: who waits for DDL is in no other move's way", FENCE_SQL,
+           "        PERFORM interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE');\n",
+           "        PERFORM interlock.require_shard(), interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE');\n",
+           (f"{LOCKS}::test_who_waits_for_a_table_does_not_hold_the_state",)),
+    Mutant("late-tables-unlocked", "fence: tables that come while a move begins", FENCE_SQL,
+           "    PERFORM interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE', nowait => true);\n", "",
+           (f"{LOCKS}::test_a_table_that_is_sharded_while_a_move_begins_is_locked_too",
+            f"{LOCKS}::test_a_move_that_is_forgotten_while_it_is_asked_for_again_begins_anew_with_its_locks")),
+    Mutant("late-partitions-unlocked", "fence: partitions that come while a move waits", FENCE_SQL, "        EXIT WHEN cardinality(held) = before;\n", "        EXIT;\n",
+           (f"{LOCKS}::test_a_partition_that_comes_while_a_move_waits_for_its_parent_is_locked_too",),
+           "    PERFORM interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE', nowait => true);\n", ""),
+    Mutant("openers-without-end", "expiry: one worker at a time", EXPIRY, "LockAcquire(&tag, ExclusiveLock, false, true)", "LockAcquire(&tag, AccessShareLock, false, true)",
+           (f"{EXPIRY_TESTS}::test_many_who_call_it_at_once_and_again_take_one_worker",),
+           "LockRelease(&turn, ExclusiveLock, false);", "LockRelease(&turn, AccessShareLock, false);"),
+    Mutant("turn-kept", "expiry: the caller's transaction holds nothing", EXPIRY, "LockRelease(&turn, ExclusiveLock, false);", "",
+           (f"{EXPIRY_TESTS}::test_an_open_transaction_that_has_opened_a_fence_holds_nothing",
+            f"{EXPIRY_TESTS}::test_a_statement_that_goes_on_after_opening_a_fence_holds_nothing")),
+    Mutant("opener-as-the-database-has-it", "expiry: the settings of the database", EXPIRY,
+           'SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);', "",
+           (f"{EXPIRY_TESTS}::test_what_a_database_sets_for_its_sessions_does_not_keep_a_fence_shut",)),
     # The clean-up
     Mutant("deletes-are-told", "clean-up: outbox and triggers", CLEAN_SQL, " SET session_replication_role = replica\n", "\n", REGRESS),
     Mutant("deletes-travel", "clean-up: not while a slot is there", CLEAN_SQL, "OR s.slot_name IN (SELECT", "AND s.slot_name IN (SELECT",
@@ -198,8 +220,15 @@ mutants.MUTANTS = [
     Mutant("copy-unchecked", "route version: COPY and TRUNCATE", ROUTE, "    check_utility(statement->utilityStmt);", "    if (false) check_utility(statement->utilityStmt);", REGRESS),
     # Operators' functions
     Mutant("release-does-not-wait", "release_buckets: writers", SHARD,
-           "            EXECUTE format('LOCK TABLE %s IN SHARE MODE', obstacle.relid);\n", "            NULL;\n",
-           (f"{SESSIONS}::test_release_waits_for_a_writer_and_finds_its_row",)),
+           "        PERFORM interlock.lock_tables(keyspace, 'SHARE');\n", "        NULL;\n",
+           (f"{SESSIONS}::test_release_waits_for_a_writer_and_finds_its_row",),
+           "        PERFORM interlock.lock_tables(keyspace, 'SHARE', nowait => true);\n", "        NULL;\n"),
+    Mutant("release-waits-with-the-state", "release_buckets: who waits for writers is in no move's way", SHARD,
+           "        PERFORM interlock.lock_tables(keyspace, 'SHARE');\n", "        PERFORM interlock.require_shard(), interlock.lock_tables(keyspace, 'SHARE');\n",
+           (f"{LOCKS}::test_who_waits_for_a_table_does_not_hold_the_state",)),
+    Mutant("sharding-waits-with-the-state", "shard_table: who waits for writers is in no move's way", ATTACH,
+           "    PERFORM interlock.this_shard();\n", "    PERFORM interlock.require_shard();\n",
+           (f"{LOCKS}::test_who_waits_for_a_table_does_not_hold_the_state",)),
     Mutant("rows-given-away", "release_buckets: rows", SHARD, "FROM interlock.bucket_rows(keyspace, owned) AS r\n",
            "FROM interlock.bucket_rows(keyspace, '{}') AS r\n", REGRESS),
     Mutant("floor-stays", "release_buckets: floor", SHARD,

@@ -351,7 +351,8 @@ def test_a_fence_whose_deadline_has_passed_cannot_decide_and_anybody_can_open_it
     assert shard.value("SELECT floor FROM interlock.shard_identity") == 3
 
 
-@pytest.mark.parametrize("opening", ["SELECT interlock.expire_fences()", "SELECT interlock.abort_export(%s)",
+@pytest.mark.parametrize("opening", ["SELECT interlock.open_expired_fences()", "SELECT interlock.expire_fences()",
+                                     "SELECT interlock.abort_export(%s)",
                                      "SELECT interlock.unfence_buckets(%s)"])
 def test_of_a_decision_and_an_opening_at_the_same_time_exactly_one_wins(shard, opening):
     """Many rounds, both orders of arrival, the deadline as near as it can be."""
@@ -427,7 +428,8 @@ def test_a_decision_that_is_not_committed_decides_nothing(shard):
         mover.execute("SELECT interlock.decide_handoff(%s)", (shard.move,))
         time.sleep(0.35)
         expiring = Background(other, "SELECT interlock.expire_fences()")
-        shard.wait_for_lock(expiring.pid)
+        wait_until(lambda: shard.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'interlock fence opener' "
+                                       "AND wait_event_type = 'Lock'"), 10)
         # The mover dies.
         shard.sql("SELECT pg_terminate_backend(%s)", mover.info.backend_pid)
         assert expiring.result() is None

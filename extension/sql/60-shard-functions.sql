@@ -1,12 +1,12 @@
 -- What "interlock apply" calls on a shard.
 
-CREATE FUNCTION interlock.require_shard() RETURNS interlock.shard_identity
+CREATE FUNCTION interlock.this_shard() RETURNS interlock.shard_identity
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     identity interlock.shard_identity;
 BEGIN
-    SELECT * INTO identity FROM interlock.shard_identity FOR UPDATE;
+    SELECT * INTO identity FROM interlock.shard_identity;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this database is not a shard of any cluster'
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = '"interlock apply" makes a database a shard.';
@@ -21,8 +21,19 @@ BEGIN
     RETURN identity;
 END
 $$;
+COMMENT ON FUNCTION interlock.this_shard() IS 'this shard''s identity. An error in other databases and in restored copies';
+
+CREATE FUNCTION interlock.require_shard() RETURNS interlock.shard_identity
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- Held until the transaction ends: whoever waits for a table takes it after that, not before.
+    PERFORM FROM interlock.shard_identity FOR UPDATE;
+    RETURN interlock.this_shard();
+END
+$$;
 COMMENT ON FUNCTION interlock.require_shard() IS
-    'this shard''s identity, locked: serialises changes of its state. An error in other databases and in restored copies';
+    'as this_shard(), with a lock that serialises changes of the shard''s state';
 
 CREATE FUNCTION interlock.set_identity(cluster_id uuid, shard text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
@@ -181,11 +192,17 @@ RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    identity interlock.shard_identity := interlock.require_shard();
+    identity interlock.shard_identity;
     obstacle record;
     owned integer[];
 BEGIN
     PERFORM interlock.require_newest_snapshot();
+    -- Writers wait here, or are waited for: between the look and the end of this transaction no row comes.
+    IF EXISTS (SELECT FROM interlock.bucket_state s
+                WHERE s.keyspace = release_buckets.keyspace AND s.bucket = ANY (buckets) AND s.state = 'owned') THEN
+        PERFORM interlock.lock_tables(keyspace, 'SHARE');
+    END IF;
+    identity := interlock.require_shard();
     PERFORM interlock.require_buckets(keyspace, buckets);
     IF route_version IS NULL OR route_version < 1 THEN
         RAISE EXCEPTION 'route version must be at least 1' USING ERRCODE = 'invalid_parameter_value';
@@ -214,11 +231,7 @@ BEGIN
     owned := ARRAY(SELECT s.bucket FROM interlock.bucket_state s
                     WHERE s.keyspace = release_buckets.keyspace AND s.bucket = ANY (buckets) AND s.state = 'owned');
     IF owned <> '{}' THEN
-        -- Writers wait here, or are waited for: between the look and the end of this transaction no row comes.
-        FOR obstacle IN SELECT g.relid FROM interlock.guarded_table g
-                         WHERE g.keyspace = release_buckets.keyspace ORDER BY g.relid::oid LOOP
-            EXECUTE format('LOCK TABLE %s IN SHARE MODE', obstacle.relid);
-        END LOOP;
+        PERFORM interlock.lock_tables(keyspace, 'SHARE', nowait => true);
         SELECT r.* INTO obstacle FROM interlock.bucket_rows(keyspace, owned) AS r
          ORDER BY r.bucket, r.relation::text COLLATE "C" LIMIT 1;
         IF FOUND THEN

@@ -46,17 +46,46 @@ END
 $$;
 COMMENT ON FUNCTION interlock.own_handoff(uuid, text) IS 'the record of a move, locked, with the lock on the shard''s state';
 
+CREATE FUNCTION interlock.lock_tables(keyspace text, mode text, nowait boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    held oid[] := '{}';
+    before integer;
+    member record;
+BEGIN
+    -- Until there is none that has come while this waited.
+    LOOP
+        before := cardinality(held);
+        FOR member IN SELECT t.relid FROM interlock.guarded_table g CROSS JOIN LATERAL interlock.family_tree(g.relid) t
+                       WHERE g.keyspace = lock_tables.keyspace AND t.relid <> ALL (held)
+                       ORDER BY g.relid::oid, t.depth, t.relid::oid LOOP
+            EXECUTE format('LOCK TABLE ONLY %s IN %s MODE %s', member.relid, mode, CASE WHEN nowait THEN 'NOWAIT' END);
+            held := held || member.relid::oid;
+        END LOOP;
+        EXIT WHEN cardinality(held) = before;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION interlock.lock_tables(text, text, boolean) IS
+    'locks the tables of a keyspace, partitions and children included. To be called before the lock on the shard''s state is taken, which nobody who waits for a table must keep from others; after it with nowait, for tables that have come in between';
+
 CREATE FUNCTION interlock.begin_handoff(keyspace text, buckets integer[], role text, peer text, move_id uuid) RETURNS interlock.handoff
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    identity interlock.shard_identity := interlock.require_shard();
+    identity interlock.shard_identity;
     wanted integer[] := ARRAY(SELECT DISTINCT b FROM unnest(buckets) AS b ORDER BY b);
     known interlock.handoff;
     other record;
-    member record;
 BEGIN
     PERFORM interlock.require_newest_snapshot();
+    -- DDL under way has not seen the move; it is waited for, as it holds such a lock or a stronger one, and later DDL
+    -- waits for this transaction. Writers do not.
+    IF NOT EXISTS (SELECT FROM interlock.handoff h WHERE h.move_id = begin_handoff.move_id) THEN
+        PERFORM interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE');
+    END IF;
+    identity := interlock.require_shard();
     PERFORM interlock.require_buckets(keyspace, buckets);
     IF move_id IS NULL OR peer IS NULL OR cardinality(wanted) = 0 THEN
         RAISE EXCEPTION 'move, shard and buckets must not be null or empty' USING ERRCODE = 'invalid_parameter_value';
@@ -89,14 +118,10 @@ BEGIN
                   DETAIL = format('By move %s, shard "%s" is the other side.', other.move_id, other.peer),
                   HINT = 'Finish or abort that move first.';
     END IF;
+    PERFORM interlock.lock_tables(keyspace, 'SHARE UPDATE EXCLUSIVE', nowait => true);
     INSERT INTO interlock.handoff (move_id, keyspace, state, role, peer, buckets)
     VALUES (move_id, keyspace, CASE role WHEN 'source' THEN 'begun' ELSE 'importing' END, role, peer, wanted)
     RETURNING * INTO known;
-    -- DDL under way has not seen this; it is waited for, as it holds such a lock or a stronger one. Writers do not.
-    FOR member IN SELECT t.relid FROM interlock.guarded_table g CROSS JOIN LATERAL interlock.family_tree(g.relid) t
-                   WHERE g.keyspace = begin_handoff.keyspace ORDER BY g.relid::oid, t.depth, t.relid::oid LOOP
-        EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', member.relid);
-    END LOOP;
     RETURN known;
 END
 $$;
@@ -382,8 +407,8 @@ $$;
 COMMENT ON FUNCTION interlock.unfence_buckets(uuid) IS
     'source: fenced -> owned, for another try of the move; returns whether there was a fence. Nothing after the decision';
 
-CREATE FUNCTION interlock.expire_fences() RETURNS uuid[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+CREATE FUNCTION interlock.open_expired_fences() RETURNS uuid[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 -- Whoever calls it has something better to do than to queue behind a mover.
 SET lock_timeout = '1s'
 AS $$
@@ -391,10 +416,6 @@ DECLARE
     handoff interlock.handoff;
     expired uuid[] := '{}';
 BEGIN
-    -- The usual case costs no lock.
-    IF NOT EXISTS (SELECT FROM interlock.bucket_state s WHERE s.state = 'fenced' AND s.until <= clock_timestamp()) THEN
-        RETURN expired;
-    END IF;
     PERFORM interlock.require_newest_snapshot();
     PERFORM interlock.require_shard();
     FOR handoff IN SELECT * FROM interlock.handoff h WHERE h.state = 'fenced' AND h.until <= clock_timestamp()
@@ -405,8 +426,13 @@ BEGIN
     RETURN expired;
 END
 $$;
+COMMENT ON FUNCTION interlock.open_expired_fences() IS
+    'source: fenced -> owned for every fence whose deadline has passed by this server''s clock, in this transaction. Returns the moves';
+
+CREATE FUNCTION interlock.expire_fences() RETURNS uuid[]
+LANGUAGE C VOLATILE PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'interlock_expire_fences';
 COMMENT ON FUNCTION interlock.expire_fences() IS
-    'source: fenced -> owned for every fence whose deadline has passed by this server''s clock; everybody who meets one may call it. Returns the moves';
+    'source: as open_expired_fences(), for everybody who meets such a fence: in another transaction, which has ended when this returns';
 
 CREATE FUNCTION interlock.abort_export(move_id uuid) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp

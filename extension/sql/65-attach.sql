@@ -184,7 +184,7 @@ DECLARE
     existing interlock.guarded_table;
     ancestor interlock.guarded_table;
 BEGIN
-    PERFORM interlock.require_shard();
+    PERFORM interlock.this_shard();
     PERFORM interlock.require_newest_snapshot();
     SELECT c.relkind, c.relpersistence, c.relispartition, c.relnamespace::regnamespace AS schema INTO class FROM pg_class c WHERE c.oid = relation;
     IF NOT FOUND THEN
@@ -208,6 +208,7 @@ BEGIN
 
     -- Keeps writers, and changes of the family, away until this transaction ends.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', relation);
+    PERFORM interlock.require_shard();
 
     PERFORM interlock.check_key_column(relation, keyspace, key_column);
     ancestor := interlock.guarded_ancestor(relation);
