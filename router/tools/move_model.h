@@ -167,7 +167,8 @@ class MoveObserver {
                          std::int64_t /*bytes*/, std::int64_t /*estimated_rows*/) {}
     virtual void following(std::int64_t /*lag_bytes*/, std::int64_t /*bytes_a_second*/) {}
     virtual void holding_up(const std::vector<MoveHolder> & /*holders*/) {}
-    /// The target owns the buckets and it is published; how long their writers had to wait.
+    /// The target owns the buckets and it is published; how long their writers had to wait (-1: it
+    /// is not known).
     virtual void switched(std::int32_t /*route_version*/, std::int64_t /*pause_ms*/) {}
     virtual void verified(std::int64_t /*rows*/) {}
     virtual void cleaning(std::int64_t /*rows*/) {}

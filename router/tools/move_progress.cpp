@@ -252,10 +252,11 @@ void MoveProgress::holding_up(const std::vector<MoveHolder> &holders) {
 
 void MoveProgress::switched(std::int32_t route_version, std::int64_t pause_ms) {
     move_.route_version = route_version;
-    say("switched at route version " + count(route_version) + ": writers of the buckets waited " +
-        count(pause_ms) + " ms");
-    event("switched",
-          number_field("route_version", route_version) + number_field("pause_ms", pause_ms));
+    say("switched at route version " + count(route_version) +
+        (pause_ms < 0 ? "" : ": writers of the buckets waited " + count(pause_ms) + " ms"));
+    event("switched", number_field("route_version", route_version) +
+                          (pause_ms < 0 ? std::string(",\"pause_ms\":null")
+                                        : number_field("pause_ms", pause_ms)));
 }
 
 void MoveProgress::verified(std::int64_t rows) {

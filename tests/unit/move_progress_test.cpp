@@ -141,6 +141,21 @@ TEST_F(Progress, AProgramGetsObjects) {
     EXPECT_EQ(shown(), "");
 }
 
+TEST_F(Progress, APauseThatNobodyHasMeasuredIsNotTold) {
+    // Another mover has fenced and decided; this one knows only that it is over.
+    const auto told = [this](ProgressStyle style, std::int64_t pause_ms) {
+        MoveProgress progress = make(style);
+        progress.switched(7, pause_ms);
+        return said();
+    };
+    EXPECT_EQ(told(ProgressStyle::log, -1), "switched at route version 7\n");
+    EXPECT_EQ(told(ProgressStyle::log, 0),
+              "switched at route version 7: writers of the buckets waited 0 ms\n");
+    const std::string head = "{\"event\":\"switched\",\"move\":\"\",\"seconds\":0.000,";
+    EXPECT_EQ(told(ProgressStyle::json, -1), head + "\"route_version\":7,\"pause_ms\":null}\n");
+    EXPECT_EQ(told(ProgressStyle::json, 143), head + "\"route_version\":7,\"pause_ms\":143}\n");
+}
+
 TEST_F(Progress, WhoHoldsItUpIsSaidOnceAndTheEndSaysHowToGoOn) {
     MoveProgress progress = make(ProgressStyle::log);
     progress.began(move(), false);
