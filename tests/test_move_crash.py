@@ -1,7 +1,8 @@
 """Whatever is killed, and whenever: one shard owns the bucket, no row is lost or doubled, and nothing is left behind.
 
 The matrix is made from `interlock move --steps`. In the suite each step has the mover killed and resumed, killed and
-aborted, and one of the servers killed; INTERLOCK_SOAK=1 runs every server at every step, and both sides of a step.
+aborted, and some of the servers killed, in turn; around the decision those that matter most. INTERLOCK_SOAK=1 runs all
+servers at all steps, with the mover alive and dead, and both sides of a step.
 """
 
 import pytest
@@ -10,7 +11,16 @@ from support.move_case import DECIDED, MOVED, POINTS, SOAK, STEPS, decided
 from support.router import SLACK
 from support.wait import wait_until
 
-SERVERS = ["source and target", "source", "target", "catalog"]
+SHARDS = "source and target"
+SERVERS = [SHARDS, "source", "target", "catalog"]
+
+
+def in_turn(points, always=(), every=1):
+    """Points with servers that crash there: of each `every`-th point others than of the one before, and `always`."""
+    if SOAK:
+        return [(point, servers) for point in points for servers in SERVERS]
+    chosen = [(point, SERVERS[number % len(SERVERS)]) for number, point in enumerate(points[::every])]
+    return chosen + [pair for pair in always if pair not in chosen]
 
 
 def test_the_matrix_is_made_of_the_steps_that_the_mover_has():
@@ -47,11 +57,8 @@ def test_a_mover_that_was_killed_is_aborted_before_the_decision_and_only_then(mo
 
 # --- the servers ----------------------------------------------------------------------------------
 
-RINGS = [(point, servers) for number, point in enumerate(POINTS) for place, servers in enumerate(SERVERS)
-         if SOAK or number % len(SERVERS) == place]
 
-
-@pytest.mark.parametrize(("point", "servers"), RINGS)
+@pytest.mark.parametrize(("point", "servers"), in_turn(POINTS, [("after-decided", "source"), ("after-activated", "source")]))
 def test_servers_that_crash_under_a_mover_that_waits_are_no_harm(move_case, point, servers):
     """The mover goes on by itself, or ends with an error and is resumed."""
     mover = move_case.stopped_mover(point)
@@ -62,7 +69,7 @@ def test_servers_that_crash_under_a_mover_that_waits_are_no_harm(move_case, poin
     move_case.settled(move_case.target)
 
 
-@pytest.mark.parametrize(("point", "servers"), [(point, SERVERS[(number + 1) % 4]) for number, point in enumerate(POINTS) if SOAK or number % 4 == 0])
+@pytest.mark.parametrize(("point", "servers"), in_turn(POINTS, [(f"after-{step}", SHARDS) for step in ("decided", "activated", "routed")], every=4))
 def test_everything_that_crashes_at_once_is_resumed(move_case, point, servers):
     mover = move_case.stopped_mover(point)
     mover.kill()
@@ -74,7 +81,7 @@ def test_everything_that_crashes_at_once_is_resumed(move_case, point, servers):
 @pytest.mark.parametrize("point", [f"after-{step}" for step in STEPS[1:DECIDED:1 if SOAK else 4]])
 def test_after_a_crash_of_both_shards_a_move_can_be_aborted(move_case, point):
     move_case.stopped_mover(point).kill()
-    move_case.crash("source and target")
+    move_case.crash(SHARDS)
     move_case.cluster.abort()
     move_case.settled(move_case.source)
 

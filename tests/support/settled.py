@@ -53,17 +53,23 @@ def misplaced_rows(cluster):
     """Rows on shards that do not own them: they would come to light again with the bucket."""
     faults = []
     for shard in cluster.shards:
-        for (table,) in cluster.instances[shard].sql("SELECT relid::regclass::text FROM interlock.guarded_table"):
-            count = cluster.instances[shard].value("SELECT count(*) FROM interlock.misplaced(%s)", table)
+        for table, count in cluster.instances[shard].sql(
+                "SELECT g.relid::regclass::text, (SELECT count(*) FROM interlock.misplaced(g.relid)) FROM interlock.guarded_table g"):
             if count:
                 faults.append(f"{count} rows of {table} on {shard}, which does not own them")
     return faults
 
 
+def found_by(instance, queries):
+    """(what, text) of whatever the queries find, asked for in one session."""
+    parts = [f"SELECT '{what}', text FROM ({query}) AS found (text)" for what, query in queries.items()]
+    return instance.sql(" UNION ALL ".join(parts))
+
+
 def leftovers(cluster):
-    found = [f"{what} in the catalog: {text}" for what, query in IN_THE_CATALOG.items() for (text,) in cluster.catalog.sql(query)]
+    found = [f"{what} in the catalog: {text}" for what, text in found_by(cluster.catalog, IN_THE_CATALOG)]
     for shard in cluster.shards:
-        found += [f"{what} on {shard}: {text}" for what, query in ARTEFACTS.items() for (text,) in cluster.instances[shard].sql(query)]
+        found += [f"{what} on {shard}: {text}" for what, text in found_by(cluster.instances[shard], ARTEFACTS)]
     return found
 
 
