@@ -1,5 +1,6 @@
 """`interlock move`: a move from beginning to end, and what it leaves."""
 
+import signal
 import time
 
 import psycopg
@@ -117,6 +118,49 @@ def test_a_fence_that_expires_before_the_decision_is_set_again(moving):
     assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", moving.groups["one"][0]) == "between"
 
 
+# -- who asks the mover to end -------------------------------------------------------------------
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("step", ["announced", "fenced", "drained", "decided"])
+def test_a_mover_that_is_told_to_end_hands_over_first_when_it_has_begun_to(moving, step, number):
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    mover = moving.moving(3, "s0", stop=f"after-{step}").stopped()
+    told_to_end(mover, number)
+    assert moving.states(3) == {"s0": "owned", "s1": "moved"} and moving.where(3) == "s0" and moving.step() == "routed"
+    assert moving.catalog.value("SELECT reserved_version IS NULL FROM interlock.cluster")
+    moving.move(3, "s0")
+    moving.assert_settled()
+    assert content(moving) == before
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_mover_that_is_told_to_end_and_is_held_up_opens_the_fence_first(moving, number):
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    mover = moving.moving(3, "s0", "--max-pause", "1s", stop="before-fenced").stopped()
+    session = open_write(moving)
+    told_to_end(mover, number)
+    # Not left to its deadline, nor to somebody who wants to write.
+    assert moving.states(3) == {"s0": "importing", "s1": "owned"}
+    assert moving.s1.value("SELECT state FROM interlock.handoffs") == "begun"
+    assert moving.catalog.value("SELECT reserved_version IS NULL AND reserved_move IS NULL FROM interlock.cluster")
+    session.execute("UPDATE account SET balance = balance WHERE account_id = %s", (moving.groups["one"][1],))
+    session.commit()
+    moving.abort()
+    moving.assert_settled()
+    assert content(moving) == before
+
+
+def told_to_end(mover, number):
+    mover.process.send_signal(number)
+    mover.go_on()
+    assert mover.process.wait(60) == -number, mover.text()
+
+
 # -- what goes wrong -----------------------------------------------------------------------------
 
 
@@ -165,31 +209,47 @@ def let_it_end(mover):
     return mover.end()
 
 
-def forge(moving):
-    """A row of the bucket at the target changes by itself: what a fault of replication would leave."""
-    moving.s0.sql("SET interlock.moving_rows = on; SET session_replication_role = replica; "
-                  f"DELETE FROM account WHERE account_id = {moving.groups['one'][0]}")
+# What a fault of replication would leave at the target: a statement there -> what is told of it. As many rows on both sides
+# are not enough.
+FORGED = {
+    "a row is missing": ("DELETE FROM account WHERE account_id = {}", "6 rows at the source, 5 at the target."),
+    "a column differs": ("UPDATE account SET owner = 'forged' WHERE account_id = {}",
+                         "6 rows at the source, 6 at the target, which are not the same."),
+    "a null differs": ("UPDATE account SET version = NULL WHERE account_id = {}",
+                       "6 rows at the source, 6 at the target, which are not the same."),
+}
 
 
-def test_sides_that_differ_before_the_decision_end_the_move(moving):
+@pytest.fixture(params=FORGED, ids=lambda name: name.replace(" ", "-"))
+def forged(request, moving):
+    """A function that changes a row at the target by itself and returns what a comparison has to say."""
+    statement, told = FORGED[request.param]
+
+    def forge():
+        moving.s0.sql("SET interlock.moving_rows = on; SET session_replication_role = replica; "
+                      + statement.format(moving.groups["one"][0]))
+        return "Bucket 3 of table public.account: " + told
+
+    return forge
+
+
+def test_sides_that_differ_before_the_decision_end_the_move(moving, forged):
     moving.fill(one=3, other=5)
     before = content(moving)
     mover = moving.moving(3, "s0", "--verify", "before", stop="before-announced").stopped()
-    forge(moving)
-    said = mover.go_on().end(expect=1)
-    assert "Bucket 3 of table public.account: 6 rows at the source, 5 at the target." in said
+    told = forged()
+    assert told in mover.go_on().end(expect=1)
     moving.assert_settled()
     assert content(moving) == before
     assert moving.where(3) == "s1"
     assert moving.catalog.value("SELECT outcome FROM interlock.moves ORDER BY began DESC LIMIT 1") == "aborted"
 
 
-def test_sides_that_differ_after_the_decision_are_left_to_be_looked_at(moving):
+def test_sides_that_differ_after_the_decision_are_left_to_be_looked_at(moving, forged):
     moving.fill(one=3, other=5)
     mover = moving.moving(3, "s0", "--verify", "after", stop="before-announced").stopped()
-    forge(moving)
-    said = mover.go_on().end(expect=1)
-    assert "Bucket 3 of table public.account: 6 rows at the source, 5 at the target." in said
+    told = forged()
+    assert told in mover.go_on().end(expect=1)
     assert moving.where(3) == "s0"
     assert moving.s1.value("SELECT count(*) FROM account WHERE interlock.bucket_of('accounts', account_id) = 3") == 6
     # The same command does not clean up either; told to, it does.
