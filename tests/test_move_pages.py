@@ -1,5 +1,6 @@
 """Pages over all shards, pages of an index and aggregates while a bucket moves: every row once, whatever the moment."""
 
+import json
 import threading
 
 import pytest
@@ -14,6 +15,7 @@ BUCKET, HOME, AWAY = 0, "s0", "s1"
 MERCHANT = 3
 # Who walks what: the first is answered from the index, the second from all shards.
 KEYSETS = {"merchant_orders": newest_first, "merchant_mixed": mixed_order}
+LINE = "SELECT * FROM interlock.keyset_page(?, NULL::orders, ?, ?, ?, ?)"
 TOTALS = "/* interlock: scatter */ SELECT count(*), sum(quantity) FROM orders"
 
 
@@ -28,6 +30,7 @@ class Moving:
         assert any(bucket_of(order.user_id) == BUCKET and order.merchant_id == MERCHANT for order in cluster.orders)
         self.expected = {keyset: [order.order_id for order in sort(cluster.orders, MERCHANT)]
                          for keyset, sort in KEYSETS.items()}
+        self.line = cluster.client(timeout=60)
         self.totals = [str(len(cluster.orders)), str(sum(order.quantity for order in cluster.orders))]
 
     def conninfo(self):
@@ -43,10 +46,27 @@ class Moving:
         move_to_its_end(self.conninfo(), "--keyspace", "accounts", "--bucket", BUCKET, "--to", to)
 
     def walk_all(self, client):
-        """Every page of both keysets, and totals: as if nothing moved."""
+        """Every page of both keysets over both protocols, and totals: as if nothing moved."""
         for keyset, expected in self.expected.items():
             assert numbers(Pages(client, keyset, {"merchant_id": MERCHANT}).walk(60)) == expected, keyset
+            assert self.line_walk(keyset, 60) == expected, f"{keyset}, line protocol"
         self.count(client)
+
+    def line_walk(self, keyset, size):
+        seen, cursor = [], None
+        while True:
+            answer = self.line.q(LINE, keyset, json.dumps({"merchant_id": MERCHANT}), cursor, None, size)
+            assert answer.ok and answer.tx == "I", answer
+            if not answer.rows:
+                return seen
+            seen += [int(row[0].strip("()").split(",")[0]) for row in answer.rows]
+            cursor = answer.rows[-1][1]
+
+    def nothing_to_repair(self):
+        """`interlock repair` reads the shards and the index; what stands on two shards is no fault of the index."""
+        report = self.cluster.repair()
+        assert (report["missing"], report["stale"], report["mended"]) == (0, 0, 0), report
+        return report
 
     def count(self, client):
         ((rows, quantity),) = client.query(TOTALS).ok().rows
@@ -80,13 +100,16 @@ def test_every_row_once_while_the_move_stands_at(moving, stop):
     cluster = moving.cluster
     client = cluster.pg_client()
     moving.walk_all(client)
+    whole = moving.nothing_to_repair()["scanned"]
     mover = moving.begin(AWAY, stop, "--max-pause", "60s")
     there = cluster.instances[AWAY].value("SELECT count(*) FROM orders WHERE interlock.bucket_of('accounts', user_id) = %s", BUCKET)
     here = cluster.instances[HOME].value("SELECT count(*) FROM orders WHERE interlock.bucket_of('accounts', user_id) = %s", BUCKET)
     assert here == there > 0, "both shards have the bucket's rows"
     moving.walk_all(client)
+    assert moving.nothing_to_repair()["scanned"] == whole
     mover.go_on().end()
     moving.walk_all(client)
+    moving.nothing_to_repair()
     assert cluster.owners()[BUCKET] == AWAY
 
 
