@@ -34,7 +34,7 @@ ROUTING = {
 @dataclass(frozen=True)
 class Mutant:
     name: str
-    row: str       # of the table in the routing specification, or what else it breaks
+    row: str       # what it breaks: a key of ROUTING, or in words
     path: str
     old: str
     new: str

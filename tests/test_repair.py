@@ -79,7 +79,7 @@ def counts(report):
     return report["missing"], report["stale"], report["mended"]
 
 
-# -- the row of the specification's table ----------------------------------------------------------
+# -- what a client leaves that writes rows and entries by itself -----------------------------------
 
 DUAL_WRITE = """
 import sys, psycopg

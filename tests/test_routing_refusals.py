@@ -11,7 +11,7 @@ from support.statements import BALANCE, SELECT, ok
 S0, S1 = keys_on("s0", 2), keys_on("s1", 2)
 KEY = S0[0]
 
-# The statements of the specification's table: 37, with how many of each code.
+# The statements below: 37, with how many of each code.
 EXPECTED_COUNTS = {"R01": 5, "R10": 7, "R20": 2, "R21": 3, "R22": 2, "R23": 2, "R24": 3, "R25": 5,
                    "R26": 3, "R27": 2, "R28": 2, "R29": 1}
 REFUSED = [

@@ -19,7 +19,7 @@ def ids(orders):
     return [order.order_id for order in orders]
 
 
-# -- the table of the specification ---------------------------------------------------------------
+# -- walks over all shards ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extended", [False, True], ids=["simple", "extended"])

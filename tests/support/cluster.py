@@ -1,4 +1,4 @@
-"""The reference cluster of the specification: two shards, 16 buckets, table account, a router."""
+"""The cluster that most tests use: two shards, 16 buckets, table account, a router."""
 
 from pathlib import Path
 

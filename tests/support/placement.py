@@ -1,4 +1,4 @@
-"""Where a bigint key lives, computed a second time, from the specification."""
+"""Where a bigint key lives, computed a second time, from what docs/decisions.md says of it."""
 
 MASK = (1 << 64) - 1
 

@@ -17,7 +17,7 @@ struct Case {
     const char *text;
 };
 
-// The specification's refusals, with further ones of the same kind.
+// What the profile refuses, and further statements of the same kind.
 const Case cases[] = {
     // R01: syntax outside the profile
     {"R01", ""},
