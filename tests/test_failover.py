@@ -5,19 +5,12 @@ import re
 import pytest
 
 from support.placement import keys_in_bucket
-from support.standby import Standby
+from support.standby import Standby, either
 from support.statements import BALANCE, CREDIT, INSERT, ok, refused
 from support.wait import wait_until
 
 GIVEN, KEPT = 4, 6  # buckets of s0: the one that is given to s1, and one that stays
 KEY, STAYS = keys_in_bucket(GIVEN, 1)[0], keys_in_bucket(KEPT, 1)[0]
-
-
-def either(*instances):
-    """A connection string that leads to whichever of them takes writes, as operators write it."""
-    ports = ",".join(str(instance.port) for instance in instances)
-    hosts = ",".join(["127.0.0.1"] * len(instances))
-    return f"host={hosts} port={ports} dbname=app target_session_attrs=read-write"
 
 
 class Failover:

@@ -8,6 +8,13 @@ from .postgres import Postgres
 from .wait import wait_until
 
 
+def either(*instances):
+    """A connection string that leads to whichever of them takes writes, as operators write it."""
+    ports = ",".join(str(instance.port) for instance in instances)
+    hosts = ",".join(["127.0.0.1"] * len(instances))
+    return f"host={hosts} port={ports} dbname=app target_session_attrs=read-write"
+
+
 class Standby(Postgres):
     """Streams from `primary`; runs as soon as it is made."""
 
