@@ -221,6 +221,46 @@ def test_a_sequence_that_is_raised_while_others_use_it_gives_out_no_value_twice(
     assert any(raised), "never raised"
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_session_with_numbers_in_hand_uses_them_up_before_it_goes_on_beyond_what_came(shard, forgets):
+    """CACHE: no function can take them away from it. What came has the same numbers: a unique index refuses each, no more."""
+    shard.sql("""
+        CREATE TABLE numbered (account_id bigint NOT NULL, n bigint GENERATED ALWAYS AS IDENTITY (CACHE 5) UNIQUE);
+        SELECT interlock.shard_table('numbered', 'account', 'account_id');
+    """)
+    insert = f"INSERT INTO numbered (account_id) VALUES ({KEY[0]}) RETURNING n"
+    with shard.connect() as session, shard.connect() as other:
+        assert session.execute(insert).fetchone() == (1,)
+        shard.sql("INSERT INTO numbered (account_id, n) OVERRIDING SYSTEM VALUE SELECT %s, n FROM generate_series(2, 12) n", KEY[0])
+        assert shard.sql("SELECT next_value FROM interlock.raise_sequences('numbered', 'account', '{0}')") == [(13,)]
+        assert other.execute(insert).fetchone() == (13,)
+        if forgets:
+            session.execute("DISCARD SEQUENCES")
+        else:
+            for _ in range(4):
+                with refusal("23505"):
+                    session.execute(insert)
+        assert session.execute(insert).fetchone() == (18,)
+        assert other.execute(insert).fetchone() == (14,)
+
+
+def test_numbers_in_hand_that_others_have_passed_are_no_reason_to_raise_a_sequence(shard):
+    """Where the sequence stands is beyond what came; a session that has lower ones in hand still uses them first."""
+    shard.sql("""
+        CREATE TABLE numbered (account_id bigint NOT NULL, n bigint GENERATED ALWAYS AS IDENTITY (CACHE 5) UNIQUE);
+        SELECT interlock.shard_table('numbered', 'account', 'account_id');
+    """)
+    insert = f"INSERT INTO numbered (account_id) VALUES ({KEY[0]}) RETURNING n"
+    with shard.connect() as session:
+        assert session.execute(insert).fetchone() == (1,)
+        shard.sql("INSERT INTO numbered (account_id, n) OVERRIDING SYSTEM VALUE VALUES (%s, 3)", KEY[0])
+        assert shard.sql("SELECT next_value FROM interlock.raise_sequences('numbered', 'account', '{0}')") == []
+        assert session.execute(insert).fetchone() == (2,)
+        with refusal("23505"):
+            session.execute(insert)
+        assert [session.execute(insert).fetchone()[0] for _ in range(3)] == [4, 5, 6]
+
+
 def test_a_raised_sequence_outlives_a_crash(make_instance):
     server = make_instance("sequence")
     shard = Shard(server, "app")
