@@ -83,7 +83,7 @@ BackgroundWorker opener() {
     BackgroundWorker worker = {};
     strlcpy(worker.bgw_name, "interlock fence opener", sizeof worker.bgw_name);
     strlcpy(worker.bgw_type, "interlock fence opener", sizeof worker.bgw_type);
-    strlcpy(worker.bgw_library_name, "interlock", sizeof worker.bgw_library_name);
+    strlcpy(worker.bgw_library_name, "$libdir/interlock", sizeof worker.bgw_library_name);
     strlcpy(worker.bgw_function_name, "interlock_fence_opener", sizeof worker.bgw_function_name);
     worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
     worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
@@ -164,6 +164,7 @@ void interlock_fence_opener(Datum database) {
     BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(database), InvalidOid, 0);
     // Whatever the database's settings are. No standby is waited for: whoever writes behind the
     // fence, when it is open, waits for the standby that has his write, and so this before it.
+    SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_isolation", "read committed", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("default_transaction_read_only", "off", PGC_SUSET, PGC_S_OVERRIDE);
     SetConfigOption("synchronous_commit", "local", PGC_SUSET, PGC_S_OVERRIDE);

@@ -24,6 +24,7 @@ EXPIRY, EXPIRY_TESTS = "extension/fence_expiry.cpp", "tests/test_fence_expiry.py
 RIGHTS, RIGHTS_TESTS = "extension/write_rights.cpp", "tests/test_fence_rights.py"
 CLEAN, CLEAN_SQL = "tests/test_move_clean_up.py", "extension/sql/63-move-clean-up.sql"
 SLOTS, OUTPUT = "tests/test_bucket_output.py", "extension/bucket_output.cpp"
+DIGEST, DIGESTS = "extension/bucket_digest.cpp", "tests/test_bucket_digest.py"
 GUARD, OWNERSHIP, ROUTE = "extension/guard.cpp", "extension/ownership.cpp", "extension/route_version.cpp"
 ATTACH, SHARD, STATE = "extension/sql/65-attach.sql", "extension/sql/60-shard-functions.sql", "extension/sql/20-shard-tables.sql"
 BYTES = "tests/test_cursor_bytes.py"
@@ -158,11 +159,42 @@ mutants.MUTANTS = [
     Mutant("sequence-unlogged", "sequences: after a crash", "extension/sequence.cpp", "            PageSetLSN(page, position);", "            (void)position;",
            (f"{CLEAN}::test_a_raised_sequence_outlives_a_crash",), "if (RelationNeedsWAL(sequence)) {", "if (RelationNeedsWAL(sequence) && beyond < 0) {"),
     Mutant("sequence-out-of-step", "sequences: whole increments", "extension/sequence.cpp", "(distance / step + 1) * steps.increment", "distance + (step > 0 ? 1 : 0)", REGRESS),
+    # Digests
+    Mutant("digest-by-difference", "digests: equal rows", DIGEST, "sums[at].low += hash.low64;", "sums[at].low ^= hash.low64;",
+           (f"{DIGESTS}::test_what_differs_is_seen",), "sums[at].high += hash.high64;", "sums[at].high ^= hash.high64;"),
+    Mutant("digest-without-lengths", "digests: where a value ends", DIGEST,
+           "    appendBinaryStringInfo(out, reinterpret_cast<const char *>(&size), sizeof(size));\n", "    (void)size;\n",
+           (f"{DIGESTS}::test_what_differs_is_seen",)),
+    Mutant("digest-without-nulls", "digests: nulls", DIGEST, "appendStringInfoChar(&row, slot->tts_isnull[index] ? 0 : 1);", "",
+           (f"{DIGESTS}::test_what_differs_is_seen",)),
+    Mutant("digest-without-names", "digests: names of columns", DIGEST, "static_cast<std::size_t>(row.len), seed);", "static_cast<std::size_t>(row.len), seed & 0);",
+           (f"{DIGESTS}::test_columns_of_other_names_are_seen",)),
+    Mutant("digest-as-stored", "digests: values in TOAST", DIGEST, "const varlena *plain = PG_DETOAST_DATUM_PACKED(value);",
+           "const varlena *plain = reinterpret_cast<varlena *>(DatumGetPointer(value));", (f"{DIGESTS}::test_how_rows_are_stored_is_not_seen",)),
+    Mutant("digest-in-order", "digests: order of columns", DIGEST, "    qsort(columns, static_cast<std::size_t>(*count), sizeof(DigestColumn), by_name);\n", "    (void)by_name;\n",
+           (f"{DIGESTS}::test_how_rows_are_stored_is_not_seen",)),
+    Mutant("digest-of-all", "digests: rows of other buckets", DIGEST, "place[bucket] = i;", "place[bucket] = 0;",
+           (f"{DIGESTS}::test_other_buckets_make_no_difference",)),
+    Mutant("digest-keeps-all", "digests: memory", DIGEST, "        MemoryContextReset(scratch);\n", "", (f"{DIGESTS}::test_large_values_are_let_go_row_by_row",)),
+    Mutant("digest-of-first-bytes", "digests: values passed by reference", DIGEST, "} else if (column->length > 0) {", "} else if (column->length > 0 && out->len < 0) {",
+           (f"{DIGESTS}::test_what_differs_is_seen",)),
     # DDL during a move
     Mutant("types-unseen", "DDL during a move: types", "extension/sql/81-move-ddl.sql", "SELECT t.oid FROM pg_type t WHERE t.typelem = used.type OR t.typbasetype = used.type",
            "SELECT t.oid FROM pg_type t WHERE t.typelem = used.type", REGRESS),
     Mutant("schemas-unseen", "DDL during a move: schemas", "extension/sql/81-move-ddl.sql", "t.relnamespace = c.objid LIMIT 1", "false LIMIT 1", REGRESS),
     Mutant("indexes-unseen", "DDL during a move: DROP INDEX", "extension/fence.cpp", "if (keyspace == nullptr || keyspace->moving == 0) continue;", "continue;", REGRESS),
+    Mutant("ddl-applied-from-elsewhere", "DDL during a move: session_replication_role", "extension/sql/81-move-ddl.sql",
+           "ALTER EVENT TRIGGER interlock_move_ddl ENABLE ALWAYS;\n", "",
+           (f"{FENCE}::test_a_session_that_applies_what_was_done_elsewhere_meets_the_same_refusal",)),
+    Mutant("drops-applied-from-elsewhere", "DDL during a move: session_replication_role, drops", "extension/sql/81-move-ddl.sql",
+           "ALTER EVENT TRIGGER interlock_move_drop ENABLE ALWAYS;\n", "",
+           (f"{FENCE}::test_a_session_that_applies_what_was_done_elsewhere_meets_the_same_refusal",)),
+    Mutant("index-drops-applied-from-elsewhere", "DDL during a move: session_replication_role, indexes", "extension/sql/81-move-ddl.sql",
+           "ALTER EVENT TRIGGER interlock_move_drop_index ENABLE ALWAYS;\n", "",
+           (f"{FENCE}::test_a_session_that_applies_what_was_done_elsewhere_meets_the_same_refusal",)),
+    Mutant("opener-of-another-role", "expiry: the role of the database", EXPIRY,
+           'SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);', "",
+           (f"{EXPIRY_TESTS}::test_what_a_database_sets_for_its_sessions_does_not_keep_a_fence_shut",)),
     Mutant("indexes-unseen-at-the-end", "DDL during a move: DROP INDEX that began before", "extension/sql/81-move-ddl.sql", "IF dropped.object_type = 'index' THEN\n            keyspace :=",
            "IF dropped.object_type = 'index' THEN\n            CONTINUE; keyspace :=", REGRESS),
     # The output plugin

@@ -515,6 +515,18 @@ def test_a_role_without_privileges_meets_the_same_refusal(shard):
     shard.sql("CREATE TABLE mine (a int); DROP TABLE mine", user="app")
 
 
+def test_a_session_that_applies_what_was_done_elsewhere_meets_the_same_refusal(shard):
+    """Tools that replicate DDL: their sessions run with session_replication_role = replica."""
+    shard.sql("CREATE INDEX by_balance ON account (balance)")
+    shard.begin()
+    with shard.connect() as session:
+        session.execute("SET session_replication_role = replica")
+        for statement in ["ALTER TABLE account ADD COLUMN x int", "DROP TABLE account", "DROP INDEX by_balance",
+                          "DROP INDEX CONCURRENTLY by_balance", "ALTER TABLE account DROP COLUMN balance"]:
+            with refusal("55006"):
+                session.execute(statement)
+
+
 # --- both sides ----------------------------------------------------------------------------------
 
 

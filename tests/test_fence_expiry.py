@@ -125,10 +125,11 @@ def test_what_a_database_sets_for_its_sessions_does_not_keep_a_fence_shut(shard)
     shard.sql("CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT '-infinity'::timestamptz $$")
     shard.expire()
     for setting in ["default_transaction_isolation = 'serializable'", "default_transaction_read_only = on",
-                    "search_path = public, pg_catalog", "session_replication_role = replica"]:
+                    "search_path = public, pg_catalog", "session_replication_role = replica", "role = app"]:
         shard.instance.sql(f"ALTER DATABASE {shard.dbname} SET {setting}", dbname="postgres")
     assert shard.sql("SELECT interlock.expire_fences()", user="app") == [([shard.move],)]
-    assert shard.state() == "owned"
+    with shard.connect(options="-c role=none") as session:
+        assert session.execute("SELECT state FROM interlock.bucket_state WHERE bucket = 0").fetchone() == ("owned",)
 
 
 def test_without_a_free_worker_the_caller_is_told(make_instance):

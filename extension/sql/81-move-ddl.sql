@@ -142,3 +142,8 @@ CREATE EVENT TRIGGER interlock_move_drop ON sql_drop EXECUTE FUNCTION interlock.
 COMMENT ON EVENT TRIGGER interlock_move_drop IS 'refuses to drop tables of a keyspace with buckets on the move';
 CREATE EVENT TRIGGER interlock_move_drop_index ON ddl_command_start WHEN TAG IN ('DROP INDEX') EXECUTE FUNCTION interlock.on_move_drop_index();
 COMMENT ON EVENT TRIGGER interlock_move_drop_index IS 'refuses to drop indexes of tables of a keyspace with buckets on the move';
+
+-- In sessions that apply what was done elsewhere (session_replication_role) as well.
+ALTER EVENT TRIGGER interlock_move_ddl ENABLE ALWAYS;
+ALTER EVENT TRIGGER interlock_move_drop ENABLE ALWAYS;
+ALTER EVENT TRIGGER interlock_move_drop_index ENABLE ALWAYS;
