@@ -115,6 +115,15 @@ extern "C" {
 #define changed_tuple(logged) ((logged) == nullptr ? nullptr : &(logged)->tuple)
 #endif
 
+// Since PostgreSQL 16 decoding itself says to the other side that it goes on.
+#if PG_VERSION_NUM >= 160000
+#define say_that_decoding_goes_on(decoding) static_cast<void>(decoding)
+#elif PG_VERSION_NUM >= 150000
+#define say_that_decoding_goes_on(decoding) OutputPluginUpdateProgress(decoding, false)
+#else
+#define say_that_decoding_goes_on(decoding) OutputPluginUpdateProgress(decoding)
+#endif
+
 // The number of the file that a relation is stored in.
 #if PG_VERSION_NUM >= 160000
 #define relation_file(relation) ((relation)->rd_locator.relNumber)

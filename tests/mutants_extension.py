@@ -208,6 +208,8 @@ mutants.MUTANTS = [
            (f"{SLOTS}::test_messages_markers_of_other_moves_and_other_tables_do_not_travel",)),
     Mutant("keys-in-toast", "output plugin: long keys", OUTPUT, "VARATT_IS_EXTERNAL_ONDISK(DatumGetPointer(*key))", "false",
            (f"{SLOTS}::test_a_key_so_long_that_it_is_in_toast_is_read",)),
+    Mutant("silent-for-long", "output plugin: large transactions of other buckets", OUTPUT, "if (++dropped % 100 == 0) say_that_decoding_goes_on(decoding);", "++dropped;",
+           (f"{SLOTS}::test_a_large_transaction_of_other_buckets_is_no_silence",)),
     Mutant("snapshot-kept", "output plugin: a slot can give its snapshot away", OUTPUT, "    InvalidateCatalogSnapshot();\n", "",
            (f"{SLOTS}::test_a_slot_can_export_its_snapshot",)),
     Mutant("tables-as-they-were", "output plugin: DDL while it runs", OUTPUT, "    ++invalidations;\n", "",

@@ -52,6 +52,8 @@ def tables(shard):
 
 @pytest.mark.parametrize("columns, left, right", [
     ("a text, b text", ["'ab', 'c'"], ["'a', 'bc'"]),
+    # What stands between two values may be in one of them.
+    ("a text, b text", ["'x', E'y\\x01z'"], ["E'x\\x01y', 'z'"]),
     ("a text, b text", ["NULL, 'a'"], ["'a', NULL"]),
     ("a text, b text", ["NULL, ''"], ["'', NULL"]),
     ("a text, b text", ["'a', 'b'"], ["'b', 'a'"]),

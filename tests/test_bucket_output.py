@@ -8,7 +8,7 @@ import pytest
 
 from support.postgres import Postgres
 from support.shard import CLUSTER, Shard, refusal
-from support.wait import wait_until
+from support.wait import Stopwatch, wait_until
 
 SETTINGS = {"log_min_messages": "warning", "wal_retrieve_retry_interval": "100ms"}
 MOVED, STAYS = 3, 2
@@ -97,10 +97,10 @@ class Move:
         self.source.sql("INSERT INTO interlock.move_marker VALUES (%s, %s, '')", self.id, self.attempts)
         return self.attempts
 
-    def drain(self):
+    def drain(self, deadline=20):
         """Until everything written on the source so far is on the target."""
         attempt = self.marker()
-        wait_until(lambda: self.target.value("SELECT true FROM interlock.move_marker WHERE move_id = %s AND fence = %s", self.id, attempt), 20,
+        wait_until(lambda: self.target.value("SELECT true FROM interlock.move_marker WHERE move_id = %s AND fence = %s", self.id, attempt), deadline,
                    "the marker is on the target")
 
     def keys(self, bucket, count=1, keyspace="account"):
@@ -387,6 +387,29 @@ def test_a_transaction_larger_than_decoding_memory_and_its_savepoints(move):
         assert len(move.same("t")) > 1000
     finally:
         setting(move.source.instance, "logical_decoding_work_mem", None)
+
+
+def test_a_large_transaction_of_other_buckets_is_no_silence(move):
+    """Nothing of it is sent; the subscriber must hear all the same that the source goes on, or it begins anew for ever."""
+    move.tables("CREATE TABLE t (k bigint NOT NULL, v int); ALTER TABLE t REPLICA IDENTITY FULL", t="account")
+    move.follow("t")
+    move.drain()
+    try:
+        setting(move.source.instance, "wal_sender_timeout", "'1s'")
+        setting(move.target.instance, "wal_receiver_timeout", "'1s'")
+        setting(move.source.instance, "logical_decoding_work_mem", "'64kB'")
+        sender = move.walsender()
+        # What is read now takes longer than that.
+        move.source.sql("INSERT INTO t SELECT %s, g FROM generate_series(1, 1000000) g", move.keys(STAYS)[0])
+        with Stopwatch() as watch:
+            move.drain(120)
+        assert watch.seconds > 1.2, "too fast to show anything"
+        assert move.walsender() == sender
+        assert "due to timeout" not in move.target.instance.log.read_text()
+    finally:
+        for name in ("wal_sender_timeout", "logical_decoding_work_mem"):
+            setting(move.source.instance, name, None)
+        setting(move.target.instance, "wal_receiver_timeout", None)
 
 
 def test_changes_are_read_as_the_table_was_when_they_were_made(move):
