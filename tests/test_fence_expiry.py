@@ -84,7 +84,7 @@ def test_many_who_call_it_at_once_and_again_take_one_worker(shard):
                 except Exception:
                     pass
 
-    callers = [threading.Thread(target=call) for _ in range(8)]
+    callers = [threading.Thread(target=call, daemon=True) for _ in range(8)]
     with shard.connect(autocommit=False) as mover:
         mover.execute("SELECT interlock.require_shard()")
         for caller in callers:

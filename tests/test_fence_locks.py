@@ -36,12 +36,13 @@ WAITS = {
 }
 
 
+# Whoever waits is connected first: when a test fails, whoever is waited for leaves first.
 @pytest.mark.parametrize("name", WAITS)
 def test_who_waits_for_a_table_does_not_hold_the_state(shard, name):
     holds, waits = WAITS[name]
     move = uuid.uuid4()
     shard.sql("SELECT interlock.begin_export('account', '{3}', 's1', %s)", move)
-    with shard.connect(autocommit=False) as holder, shard.connect() as waiter, shard.connect() as other:
+    with shard.connect() as waiter, shard.connect(autocommit=False) as holder, shard.connect() as other:
         if "ALTER" in holds:  # of a table whose DDL would be refused, as a move has begun: the lock is what matters
             holds = "LOCK TABLE account IN ACCESS EXCLUSIVE MODE"
         holder.execute(holds)
@@ -63,7 +64,7 @@ def locked(shard, session, table):
 
 
 def test_a_partition_that_comes_while_a_move_waits_for_its_parent_is_locked_too(shard):
-    with shard.connect(autocommit=False) as changer, shard.connect(autocommit=False) as mover:
+    with shard.connect(autocommit=False) as mover, shard.connect(autocommit=False) as changer:
         changer.execute("CREATE TABLE entry_1 PARTITION OF entry FOR VALUES FROM (10) TO (20)")
         waiting = Background(mover, "SELECT interlock.begin_export('account', '{0}', 's1', gen_random_uuid())")
         shard.wait_for_lock(waiting.pid)
@@ -73,7 +74,7 @@ def test_a_partition_that_comes_while_a_move_waits_for_its_parent_is_locked_too(
 
 
 def test_a_table_that_is_sharded_while_a_move_begins_is_locked_too(shard):
-    with shard.connect(autocommit=False) as owner, shard.connect(autocommit=False) as mover:
+    with shard.connect(autocommit=False) as mover, shard.connect(autocommit=False) as owner:
         owner.execute("SELECT interlock.shard_table('plain', 'account', 'account_id')")
         waiting = Background(mover, "SELECT interlock.begin_export('account', '{0}', 's1', gen_random_uuid())")
         shard.wait_for_lock(waiting.pid)
@@ -84,7 +85,7 @@ def test_a_table_that_is_sharded_while_a_move_begins_is_locked_too(shard):
 
 def test_a_table_that_is_sharded_and_changed_while_a_move_begins_is_not_waited_for_with_the_state(shard):
     move = uuid.uuid4()
-    with shard.connect(autocommit=False) as owner, shard.connect() as mover, shard.connect() as changer:
+    with shard.connect() as mover, shard.connect() as changer, shard.connect(autocommit=False) as owner:
         owner.execute("SELECT interlock.shard_table('plain', 'account', 'account_id')")
         waiting = Background(mover, "SELECT interlock.begin_export('account', '{0}', 's1', %s)", move)
         shard.wait_for_lock(waiting.pid)
@@ -104,7 +105,7 @@ def test_a_move_that_is_forgotten_while_it_is_asked_for_again_begins_anew_with_i
     move = uuid.uuid4()
     shard.sql("SELECT interlock.begin_export('account', '{0}', 's1', %s)", move)
     shard.sql("SELECT interlock.abort_export(%s)", move)
-    with shard.connect(autocommit=False) as cleaner, shard.connect(autocommit=False) as mover:
+    with shard.connect(autocommit=False) as mover, shard.connect(autocommit=False) as cleaner:
         cleaner.execute("SELECT interlock.forget_handoff(%s)", (move,))
         waiting = Background(mover, "SELECT interlock.begin_export('account', '{0}', 's1', %s)", move)
         shard.wait_for_lock(waiting.pid)
@@ -144,7 +145,7 @@ def test_whatever_locks_tables_and_state_at_the_same_time_never_deadlocks(shard)
                     if error.diag.sqlstate == "40P01":
                         return
 
-    threads = [threading.Thread(target=run, args=(n, action)) for n, action in enumerate((move, release, shard_again))]
+    threads = [threading.Thread(target=run, args=(n, action), daemon=True) for n, action in enumerate((move, release, shard_again))]
     for thread in threads:
         thread.start()
     for thread in threads:
