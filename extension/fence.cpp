@@ -29,6 +29,11 @@ VirtualTransactionId parse_virtual_transaction(Datum value) {
     return vxid;
 }
 
+bool may_drop(Oid index) {
+    return pg_class_ownercheck(index, GetUserId()) ||
+           pg_namespace_ownercheck(get_rel_namespace(index), GetUserId());
+}
+
 }  // namespace
 
 /// wait_for_transactions(transactions text[], timeout_ms integer) returns text[]: those that have
@@ -102,13 +107,17 @@ INTERLOCK_FUNCTION(interlock_on_move_drop_index) {
     const Node *statement = reinterpret_cast<EventTriggerData *>(fcinfo->context)->parsetree;
     if (!IsA(statement, DropStmt)) PG_RETURN_NULL();
     const DropStmt *drop = reinterpret_cast<const DropStmt *>(statement);
-    const Ownership &ownership = current_ownership();
     ListCell *cell;
     foreach (cell, drop->objects) {
         const RangeVar *name = makeRangeVarFromNameList(static_cast<List *>(lfirst(cell)));
         const Oid index = RangeVarGetRelid(name, NoLock, true);
         const Oid table = OidIsValid(index) ? IndexGetRelation(index, true) : InvalidOid;
-        const GuardedTable *guarded = OidIsValid(table) ? guarding(ownership, table) : nullptr;
+        if (!OidIsValid(table) || !is_guarded(current_ownership(), table)) continue;
+        // A move that is just beginning holds this lock, or waits for it: then the drop has ended.
+        // (Who may not drop the index is not let have it, and is refused later.)
+        if (drop->concurrent && may_drop(index)) LockRelationOid(table, ShareUpdateExclusiveLock);
+        const Ownership &ownership = current_ownership();
+        const GuardedTable *guarded = guarding(ownership, table);
         const Keyspace *keyspace =
             guarded == nullptr ? nullptr : find_keyspace(ownership, guarded->keyspace);
         if (keyspace == nullptr || keyspace->moving == 0) continue;

@@ -94,6 +94,7 @@ extern "C" {
 #endif
 #if PG_VERSION_NUM >= 160000
 #define pg_class_ownercheck(relid, role) object_ownercheck(RelationRelationId, relid, role)
+#define pg_namespace_ownercheck(schema, role) object_ownercheck(NamespaceRelationId, schema, role)
 #endif
 
 #if PG_VERSION_NUM >= 180000

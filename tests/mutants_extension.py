@@ -195,6 +195,9 @@ mutants.MUTANTS = [
     Mutant("opener-of-another-role", "expiry: the role of the database", EXPIRY,
            'SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);', "",
            (f"{EXPIRY_TESTS}::test_what_a_database_sets_for_its_sessions_does_not_keep_a_fence_shut",)),
+    Mutant("index-drop-overtakes", "DDL during a move: DROP INDEX CONCURRENTLY while a move begins", "extension/fence.cpp",
+           "if (drop->concurrent && may_drop(index)) LockRelationOid", "if (drop->concurrent && !may_drop(index)) LockRelationOid",
+           (f"{FENCE}::test_an_index_whose_drop_waits_for_the_beginning_of_a_move_stays_whole",)),
     Mutant("indexes-unseen-at-the-end", "DDL during a move: DROP INDEX that began before", "extension/sql/81-move-ddl.sql", "IF dropped.object_type = 'index' THEN\n            keyspace :=",
            "IF dropped.object_type = 'index' THEN\n            CONTINUE; keyspace :=", REGRESS),
     # The output plugin

@@ -506,6 +506,19 @@ def test_ddl_that_waits_for_the_beginning_of_a_move_is_refused(shard):
         assert changing.code() == "55006"
 
 
+@pytest.mark.parametrize("drop", ["DROP INDEX CONCURRENTLY by_balance", "DROP INDEX by_balance"])
+def test_an_index_whose_drop_waits_for_the_beginning_of_a_move_stays_whole(shard, drop):
+    """An error would not take back what CONCURRENTLY has done by then."""
+    shard.sql("CREATE INDEX by_balance ON account (balance)")
+    with shard.connect() as session, shard.connect(autocommit=False) as mover:
+        mover.execute("SELECT interlock.begin_export('account', '{0}', 's1', %s)", (uuid.uuid4(),))
+        dropping = Background(session, drop)
+        shard.wait_for_lock(dropping.pid)
+        mover.commit()
+        assert dropping.code() == "55006"
+    assert shard.sql("SELECT indisvalid, indisready, indislive FROM pg_index WHERE indexrelid = 'by_balance'::regclass") == [(True, True, True)]
+
+
 def test_a_role_without_privileges_meets_the_same_refusal(shard):
     shard.sql("GRANT CREATE ON SCHEMA public TO app; ALTER TABLE account OWNER TO app")
     shard.begin()
