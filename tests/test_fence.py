@@ -538,6 +538,7 @@ def test_a_session_that_applies_what_was_done_elsewhere_meets_the_same_refusal(s
                           "DROP INDEX CONCURRENTLY by_balance", "ALTER TABLE account DROP COLUMN balance"]:
             with refusal("55006"):
                 session.execute(statement)
+        assert session.execute("SELECT indisvalid FROM pg_index WHERE indexrelid = 'by_balance'::regclass").fetchone() == (True,)
 
 
 # --- both sides ----------------------------------------------------------------------------------
