@@ -168,7 +168,10 @@ bool read_tables(Ownership *fresh, Snapshot snapshot, MemoryContext context) {
                            const BucketState state =
                                state_of_name(DatumGetTextPP(values[state_state - 1]));
                            last->states[bucket] = state;
-                           if (state == BucketState::owned && !nulls[state_route_version - 1])
+                           // Whoever wrote before a fence may go on behind it, and what it records
+                           // is no older than what it recorded before.
+                           if ((state == BucketState::owned || state == BucketState::fenced) &&
+                               !nulls[state_route_version - 1])
                                last->since[bucket] = DatumGetInt32(values[state_route_version - 1]);
                            if (state == BucketState::fenced || state == BucketState::importing)
                                ++last->shut;

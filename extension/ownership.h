@@ -37,7 +37,8 @@ struct Keyspace {
     std::int32_t buckets;
     BucketState
         *states;  ///< one a bucket; nullptr when the keyspace is known from the catalog only
-    std::int32_t *since;  ///< the same: route version under which an owned one came here, or 0
+    std::int32_t *since;  ///< the same: route version under which an owned or fenced one came
+                          ///< here, or 0
     WriteRights *rights;  ///< the same
     std::int32_t shut;    ///< how many buckets are fenced or importing
     std::int32_t moving;  ///< moves under way in which this shard takes part

@@ -182,3 +182,23 @@ def test_a_backfill_beside_a_move_enters_each_row_once(moving):
     assert indexed.backlog() == {"s0": 0, "s1": 0, "s2": 0}
     indexed.equal()
     assert indexed.instances["s1"].value("SELECT count(*) FROM orders WHERE user_id = %s", order.user_id) > 0
+
+
+@pytest.mark.parametrize("change", ["update", "delete"])
+def test_what_a_transaction_writes_behind_the_fence_is_newer_than_what_it_wrote_before(moving, change):
+    indexed, order, mover = moving
+    made = mover("after-subscribed")
+    with indexed.s0.connect() as session:
+        with session.transaction():
+            session.execute("UPDATE orders SET merchant_id = 21 WHERE order_id = %s", (order.order_id,))
+            made.go_on()
+            wait_until(lambda: indexed.s0.sql("SELECT 1 FROM interlock.bucket_state WHERE state = 'fenced'"), 30 * SLACK, "a fence", interval=0.002)
+            if change == "update":
+                session.execute("UPDATE orders SET merchant_id = 22 WHERE order_id = %s", (order.order_id,))
+            else:
+                session.execute("DELETE FROM orders WHERE order_id = %s", (order.order_id,))
+    made.end()
+    indexed.drain()
+    merchant, _, _, deleted = entry(indexed, order.order_id)
+    assert deleted if change == "delete" else merchant == 22
+    indexed.equal()
