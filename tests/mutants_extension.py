@@ -149,7 +149,7 @@ mutants.MUTANTS = [
            (f"{CLEAN}::test_a_batch_does_not_read_what_earlier_ones_have_read",)),
     Mutant("end-unproven", "clean-up: rows behind the position", CLEAN_SQL, "EXIT WHEN NOT any_left;", "EXIT;", REGRESS),
     Mutant("batches-cross", "clean-up: batches one after the other", CLEAN_SQL, "WHERE h.move_id = delete_moved_rows.move_id FOR NO KEY UPDATE;",
-           "WHERE h.move_id = delete_moved_rows.move_id;", (f"{CLEAN}::test_two_cleaners_at_once_delete_each_row_once",)),
+           "WHERE h.move_id = delete_moved_rows.move_id;", (f"{CLEAN}::test_a_batch_waits_for_another_one_before_it_looks_at_the_table",)),
     Mutant("everybody-is-old", "clean-up: transactions of other databases", CLEAN_SQL, "           AND a.xact_start <= handoff.decision_seen\n", "",
            (f"{CLEAN}::test_a_long_transaction_of_another_database_does_not_make_everybody_look_old",)),
     Mutant("nobody-is-old", "clean-up: snapshots from before the decision", CLEAN_SQL, "age(a.backend_xmin) >= age(handoff.decided_by::xid)", "false",

@@ -164,6 +164,20 @@ def test_two_cleaners_at_once_delete_each_row_once(shard):
     assert shard.value("SELECT count(*) FROM account WHERE interlock.bucket_of('account', account_id) = 0") == 0
 
 
+def test_a_batch_waits_for_another_one_before_it_looks_at_the_table(shard):
+    """Else it would find the rows that the other one is deleting."""
+    shard.fence().decide()
+    with shard.connect() as second, shard.connect(autocommit=False) as first:
+        first.execute("SELECT interlock.delete_moved_rows(%s, 'account', 1)", (shard.move,))
+        waiting = Background(second, "SELECT interlock.delete_moved_rows(%s, 'account', 1)", shard.move)
+        shard.wait_for_lock(waiting.pid)
+        assert shard.value("SELECT count(*) FROM pg_locks WHERE pid = %s AND relation = 'account'::regclass AND mode = 'RowExclusiveLock'",
+                           waiting.pid) == 0
+        first.commit()
+        assert waiting.result() is None
+    assert shard.delete() == 0
+
+
 def test_a_batch_that_is_rolled_back_is_done_again(shard):
     shard.fence().decide()
     with shard.connect(autocommit=False) as cleaner:
