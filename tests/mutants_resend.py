@@ -7,6 +7,7 @@ import mutants
 from mutants import Mutant
 
 HERE = "tests/test_move_clients.py::test_"
+TRIGGERS = "tests/test_move_triggers.py::test_"
 WRITES = f"{HERE}a_write_that_meets_a_move_waits_and_lands_once_at_the_new_owner"
 RESEND, EXTENDED = "router/session/pg_resend.cpp", "router/session/pg_extended.cpp"
 QUERY, BACKEND, SETTLE = "router/session/pg_query.cpp", "router/session/pg_backend.cpp", "router/session/pg_settle.cpp"
@@ -17,8 +18,15 @@ mutants.MUTANTS = [
     Mutant("held-under-the-next-version", "an announced key never meets a session of the announced version", QUERY,
            "!held && std::all_of(", "std::all_of(", (f"{HERE}what_is_held_back_too_long_is_sent_as_ever",)),
     Mutant("pinned-under-the-next-version", "a transaction under the announced version does not touch the bucket", RESEND,
-           "return !settled && lease_->route_version()", "return false && lease_->route_version()",
+           "return must_go_back(facts, settled) && (", "return false && (",
            (f"{HERE}a_transaction_under_the_announced_version_may_not_touch_the_bucket",)),
+    Mutant("triggers-under-the-next-version", "what triggers read, keys do not say", RESEND, "(!settled || meets_user_code(facts));", "!settled;",
+           (f"{TRIGGERS}statements_whose_triggers_may_read_anything_run_under_the_version_in_force",)),
+    Mutant("triggers-first-under-the-next-version", "nor as the first statement", RESEND, "if (lease_->route_version() == version) co_return std::nullopt;",
+           "if (version != 0) co_return std::nullopt;",
+           (f"{TRIGGERS}statements_whose_triggers_may_read_anything_run_under_the_version_in_force",)),
+    Mutant("the-way-back-takes-a-portal", "a portal of the client outlives the way back", BACKEND, "bytes(\"P\").string(portal);", "bytes(\"P\").string(\"\");",
+           (f"{TRIGGERS}a_portal_of_the_client_outlives_the_way_back",)),
     Mutant("keyless-under-the-next-version", "what has no keys keeps to the version in force", BACKEND,
            "lend_any(pools, routes->table->version)", "lend_any(pools, routes->table->settled_version())",
            (f"{HERE}other_buckets_run_under_the_announced_version_and_are_not_cut_by_the_decision",)),

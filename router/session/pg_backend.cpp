@@ -33,16 +33,20 @@ void PgClient::append_query(std::string_view sql, Owed::To to, std::uint32_t not
 }
 
 // One of the router's own statements in the extended protocol, without a Sync: an error in it makes
-// the server skip what follows.
-void PgClient::append_step(std::string_view sql) {
+// the server skip what follows. In the unnamed portal unless it is named, and then closed, because
+// the client may have that one open.
+void PgClient::append_step(std::string_view sql, std::string_view portal) {
     Buffer &out = lease_->out();
     wire::FrameWriter(out, 'P').string("").string(sql).int16(0);
-    wire::FrameWriter(out, 'B').string("").string("").int16(0).int16(0).int16(0);
-    wire::FrameWriter(out, 'E').string("").int32(0);
+    wire::FrameWriter(out, 'B').string(portal).string("").int16(0).int16(0).int16(0);
+    wire::FrameWriter(out, 'E').string(portal).int32(0);
     exchange_->expect(Kind::parse, To::nobody);
     exchange_->expect(Kind::bind, To::nobody);
     exchange_->expect(Kind::execute, To::nobody);
     lease_->set_unnamed_owner(0);
+    if (portal.empty()) return;
+    wire::FrameWriter(out, 'C').bytes("P").string(portal);
+    exchange_->expect(Kind::close, To::nobody);
 }
 
 void PgClient::open_block() {
@@ -66,11 +70,16 @@ void PgClient::raise_effect(const sql::Facts &facts) {
         effect_ = Effect::commit;
     else if (facts.writes && effect_ == Effect::read)
         effect_ = Effect::write;
-    if (facts.user_code) user_code_ = true;
-    if (lease_ && !lease_->surroundings().quiet())
-        for (const std::uint32_t table : facts.tables)
-            if (lease_->surroundings().runs_user_code(routes_in_use()->table->tables[table]))
-                user_code_ = true;
+    if (facts.user_code || meets_user_code(facts)) user_code_ = true;
+}
+
+// Whether the statement's tables have triggers of users and the like on the shard in use.
+bool PgClient::meets_user_code(const sql::Facts &facts) const {
+    if (!lease_ || lease_->surroundings().quiet()) return false;
+    const std::vector<Table> &tables = routes_in_use()->table->tables;
+    return std::any_of(facts.tables.begin(), facts.tables.end(), [&](std::uint32_t table) {
+        return lease_->surroundings().runs_user_code(tables[table]);
+    });
 }
 
 std::optional<Refusal> PgClient::check_names(const sql::Facts &facts) {
@@ -118,10 +127,14 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts, std::opti
                    shard_name(shard_), shard_name(target->shard));
         co_return other;
     }
-    if ((hold_ == Hold::pinned || hold_ == Hold::single) && must_not_run_here(settled)) {
+    if (must_not_run_here(facts, target, settled)) {
         ++worker_.moves.failed;
         co_return bucket_on_the_move();
     }
+    if (must_go_back(facts, settled))
+        append_step(
+            format("SET LOCAL interlock.route_version = %d", routes_in_use()->table->version),
+            "interlock.route_version");
     const bool other_shard = target && target->shard != shard_;
     if (hold_ == Hold::any &&
         (outdated() || other_shard || (target && lease_->route_version() != version(settled)))) {
@@ -131,7 +144,8 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts, std::opti
     if (hold_ == Hold::any && pins) hold_ = in_block() ? Hold::pinned : Hold::single;
     if (hold_ != Hold::none) co_return check_names(facts);
 
-    auto refused = target ? co_await lend(target->shard, settled) : co_await lend(std::nullopt);
+    auto refused =
+        target ? co_await lend(target->shard, settled, &facts) : co_await lend(std::nullopt);
     if (!refused) refused = check_names(facts);
     if (refused) {
         release();
@@ -154,7 +168,8 @@ std::int32_t PgClient::version(bool settled) const {
     return settled ? table.settled_version() : table.version;
 }
 
-Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, bool settled) {
+Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, bool settled,
+                                            const sql::Facts *facts) {
     const std::shared_ptr<const Routes> routes = routes_in_use();
     if (!routes) co_return no_route_table();
     park_scatter();
@@ -177,6 +192,8 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, boo
         }
         shard_ = *shard;
         any_shard_ = shard_;
+        if (facts != nullptr)
+            if (auto refused = co_await go_back_before(*facts)) co_return refused;
     } else if (auto refused = co_await lend_any(pools, routes->table->version)) {
         co_return refused;
     }

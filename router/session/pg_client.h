@@ -268,15 +268,15 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
     [[nodiscard]] Task<std::optional<Refusal>> ensure(const sql::Facts &facts,
                                                       std::optional<Target> target, bool settled);
-    [[nodiscard]] Task<std::optional<Refusal>> lend(std::optional<ShardIndex> shard,
-                                                    bool settled = false);
+    [[nodiscard]] Task<std::optional<Refusal>>
+    lend(std::optional<ShardIndex> shard, bool settled = false, const sql::Facts *facts = nullptr);
     [[nodiscard]] Task<std::optional<Refusal>> lend_any(LoginPools &pools, std::int32_t version);
     [[nodiscard]] Task<std::optional<Refusal>> apply_parameters(Parameters wanted);
     [[nodiscard]] std::optional<Refusal> check_names(const sql::Facts &facts);
     void open_block();
     [[nodiscard]] std::int32_t version(bool settled) const;
     [[nodiscard]] bool outdated() const;
-    void append_step(std::string_view sql);
+    void append_step(std::string_view sql, std::string_view portal = {});
     void append_query(std::string_view sql, Owed::To to, std::uint32_t note = 0);
     /// Moves answers until nothing is owed. A refusal: the backend was lost before the client had
     /// all its answers.
@@ -300,6 +300,7 @@ class PgClient final : public Client, private ExchangeOwner {
     void release();
     void discard_backend();
     void raise_effect(const sql::Facts &facts);
+    [[nodiscard]] bool meets_user_code(const sql::Facts &facts) const;
     [[nodiscard]] bool in_block() const { return block_ != nullptr; }
 
     // pg_resend.cpp
@@ -318,7 +319,10 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] bool too_much_to_keep() const;
     void give_older_answers();
     [[nodiscard]] bool refused_for_routes(const wire::ErrorFields &error, Buffer &out);
-    [[nodiscard]] bool must_not_run_here(bool settled) const;
+    [[nodiscard]] bool must_go_back(const sql::Facts &facts, bool settled) const;
+    [[nodiscard]] bool must_not_run_here(const sql::Facts &facts, std::optional<Target> target,
+                                         bool settled) const;
+    [[nodiscard]] Task<std::optional<Refusal>> go_back_before(const sql::Facts &facts);
     [[nodiscard]] Refusal bucket_on_the_move() const;
     void fail_round_for_move();
     void begin_patience();

@@ -146,8 +146,7 @@ Task<void> PgClient::bind(std::string_view body) {
     if (!local) {
         const sql::Facts &facts = *prepared->facts;
         const bool settled = buckets_known(facts) && !(target && target->held);
-        if ((hold_ == Hold::pinned || hold_ == Hold::single) && must_not_run_here(settled))
-            co_return fail_round_for_move();
+        if (must_not_run_here(facts, target, settled)) co_return fail_round_for_move();
         if (auto refused = co_await ensure(facts, target, settled)) co_return fail_round(*refused);
         if (skipping_) co_return;
         resend_->bound = true;

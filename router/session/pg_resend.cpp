@@ -185,10 +185,37 @@ bool PgClient::refused_for_routes(const wire::ErrorFields &error, Buffer &out) {
     return true;
 }
 
-// Whether a statement must not run in the session that its transaction has: that is one of a
-// version to come, and the shard would take the statement for one that knows of the move.
-bool PgClient::must_not_run_here(bool settled) const {
-    return !settled && lease_->route_version() != routes_in_use()->table->version;
+// Whether a statement must not run under the version that its transaction's session has: that is
+// one to come, and the shard would take the statement for one that knows of the move. What triggers
+// of users read, its keys do not say.
+bool PgClient::must_go_back(const sql::Facts &facts, bool settled) const {
+    if (hold_ != Hold::pinned && hold_ != Hold::single) return false;
+    return lease_->route_version() != routes_in_use()->table->version &&
+           (!settled || meets_user_code(facts));
+}
+
+// The same, where the transaction cannot go back to the version in force for its rest. A block can
+// (SET LOCAL, which its end undoes), unless the key itself says that the bucket is on the move.
+bool PgClient::must_not_run_here(const sql::Facts &facts, std::optional<Target> target,
+                                 bool settled) const {
+    return must_go_back(facts, settled) && (hold_ == Hold::single || (target && target->held));
+}
+
+// A backend was lent for the statement, of whose transaction nothing was sent. If that is under a
+// version to come, and the statement's triggers may read what is on the move, the session goes back
+// to the version in force. So do the other statements of its Query.
+Task<std::optional<Refusal>> PgClient::go_back_before(const sql::Facts &facts) {
+    const std::int32_t version = routes_in_use()->table->version;
+    if (lease_->route_version() == version) co_return std::nullopt;
+    const bool meets =
+        meets_user_code(facts) ||
+        (!round_open_ && std::any_of(commands_.begin(), commands_.end(),
+                                     [&](const auto &other) { return meets_user_code(*other); }));
+    if (!meets || co_await lease_->set_route_version(version, worker_.loop().now() + own_timeout))
+        co_return std::nullopt;
+    lease_.discard();
+    co_return make_refusal(Code::R30, "the connection to the shard broke",
+                           "Nothing was done; it is safe to send it again.");
 }
 
 Refusal PgClient::bucket_on_the_move() const {

@@ -388,13 +388,18 @@ Task<std::optional<Reply>> Session::run_data(std::shared_ptr<const sql::Statemen
     const bool user_code = lease->surroundings().runs_user_code(*statement->table);
     user_code_ = user_code_ || (user_code && !autocommit);
     const bool opens = first && !autocommit;
+    // The transaction's session is one of a version to come, and what triggers of users read, the
+    // key does not say: the rest of the transaction goes back to the version in force.
+    const bool back = !first && user_code && pinned_->route_version() != table.version;
     if (opens) append_step(lease->out(), "BEGIN");
+    if (back)
+        append_step(lease->out(), format("SET LOCAL interlock.route_version = %d", table.version));
     append_statement(lease->out(), *statement, parameters);
     wire::FrameWriter(lease->out(), 'S');
 
     WatchedRows rows(sink);
     const Answer end =
-        co_await relay(*lease, opens ? 2 : 1, &rows, worker_.settings().statement_timeout);
+        co_await relay(*lease, opens || back ? 2 : 1, &rows, worker_.settings().statement_timeout);
     answer.refusal =
         judge(end, statement->writes() ? Effect::write : Effect::read, autocommit, shard_name);
     answer.tag = wire::tag_name(end.tag);
