@@ -438,6 +438,37 @@ def test_answers_that_come_in_pieces_before_a_refused_statement_are_given_once(c
     assert (balance(move.source, near), balance(move.source, KEY)) == (102, 102)
 
 
+@pytest.mark.parametrize("way", ["round", "second round", "query"])
+def test_answers_longer_than_a_servers_buffer_are_kept_back_until_the_last_statement(cluster, move, client, way):
+    """A server sends what it has each 8 kB, long before it refuses the statement behind."""
+    near = NEAR[move.source_name]
+    move.fence()
+    many = MANY.format(1000, 50)
+    if way == "query":
+        client.send(w.query(f"{add(near)}; {many.replace('$1', str(near))}; {add(KEY)}"))
+    else:
+        first = w.extended(READ, [near]) + w.sync() if way == "second round" else b""
+        client.send(first, w.extended(ADD, [near]), w.extended(many, [near]), w.extended(ADD, [KEY]), w.sync())
+    if way == "second round":
+        assert client.until_ready().ok().kinds == "12TDCZ"
+    wait_for_waiting(cluster)
+    move.unfence()
+    rows = "T" + "D" * 50 + "C"
+    assert client.until_ready().ok().kinds == ("C" + rows + "CZ" if way == "query" else "12nC12" + rows + "12nCZ")
+    assert (balance(move.source, near), balance(move.source, KEY)) == (101, 101)
+
+
+def test_a_statement_behind_which_there_is_no_other_is_answered_as_its_rows_come(cluster, client):
+    slow = f"SELECT repeat('x', 5000), pg_sleep(0.1) FROM account, generate_series(1, 10) WHERE account_id = {NEAR['s0']}"
+    for message in (w.query(slow), w.extended(slow) + w.sync(), w.extended(add(NEAR["s0"])) + w.extended(slow) + w.sync()):
+        with Stopwatch() as whole:
+            with Stopwatch() as first:
+                client.send(message)
+                client.until("D")
+            client.until_ready().ok()
+        assert first.seconds < whole.seconds / 2, (first.seconds, whole.seconds)
+
+
 def test_what_was_committed_in_a_round_is_never_sent_again(cluster, move, client):
     near = NEAR[move.source_name]
     move.fence()
@@ -517,17 +548,24 @@ def test_a_long_message_can_be_held_back(cluster, move, make_router):
     assert move.target.value("SELECT length(owner) FROM account WHERE account_id = %s", KEY) == 200_000
 
 
-def test_a_client_that_leaves_while_it_waits_is_not_served(cluster, move, client):
-    move.announce()
-    wait_for_announcement(move)
+@pytest.mark.parametrize("obstacle", ["held", "fenced", "decided"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["alone", "with another one behind it"])
+def test_a_client_that_leaves_while_it_waits_is_not_served(cluster, move, client, obstacle, ahead):
+    OBSTACLES[obstacle](move)
+    clients = cluster.router.status().clients
     client.send(w.query(add(KEY)))
     wait_for_waiting(cluster)
+    if ahead:
+        client.send(w.query(add(SECOND)))
+        wait_for_waiting(cluster)
     client.close()
-    wait_for_waiting(cluster, 0)
-    move.withdraw()
-    wait_until(lambda: counters(cluster.router)["announced"] == 0, 10)
+    wait_until(lambda: cluster.router.status().clients == clients - 1, 3, "its session ends, long before it would have waited enough")
+    if not move.decided:
+        move.fence().decide()
+    move.publish()
+    wait_until(lambda: cluster.router.status().rv == move.version, 10)
     other = cluster.pg_client()
-    assert other.value(read(KEY)) == "100"
+    assert other.value(read(KEY)) == "100" and other.value(read(SECOND)) == "100"
 
 
 @pytest.mark.parametrize("obstacle", ["held", "fenced", "decided"])

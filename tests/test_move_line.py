@@ -1,6 +1,7 @@
 """What clients of the line protocol notice of a move: nothing but time, wherever nothing of theirs was done."""
 
 import re
+import socket
 
 import pytest
 
@@ -169,6 +170,40 @@ def test_waiting_ends_with_the_setting_routes_wait(make_moving):
     assert answer.sqlstate == "40001" and "IL103" in answer.msg
     assert ok(client.q(BALANCE, KEY)).rows == [[101]], "readers are not fenced"
     move.end()
+
+
+STATES = {"announced": announce, "fenced": lambda move: move.fence(), "decided": lambda move: move.fence().decide()}
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("ahead", [False, True], ids=["alone", "with another one behind it"])
+def test_a_client_that_leaves_while_it_waits_is_not_served(cluster, move, client, state, ahead):
+    STATES[state](move)
+    clients = cluster.router.status().clients
+    client.send_raw(client.request(CREDIT, 1, KEY).encode() + b"\n")
+    wait_for_waiting(cluster)
+    if ahead:
+        client.send_raw(client.request(CREDIT, 1, SECOND).encode() + b"\n")
+        wait_for_waiting(cluster)
+    client.close()
+    wait_until(lambda: cluster.router.status().clients == clients - 1, 3, "its session ends, long before it would have waited enough")
+    if not move.decided:
+        move.fence().decide()
+    move.publish()
+    assert (balance(move.target, KEY), balance(move.target, SECOND)) == (100, 100)
+
+
+def test_who_shuts_its_writing_side_while_it_waits_is_told_that_nothing_is_done(cluster, move, client):
+    announce(move)
+    client.send_raw(b"".join(client.request(statement, 1, key).encode() + b"\n"
+                             for statement, key in ((CREDIT, KEY), (CREDIT, NEAR[move.source_name]))))
+    wait_for_waiting(cluster)
+    client.socket.shutdown(socket.SHUT_WR)
+    for _ in range(2):
+        assert "sqlstate=57014" in client.read_line()
+    assert client.read_line() is None
+    move.withdraw()
+    assert (balance(move.source, KEY), balance(move.source, NEAR[move.source_name])) == (100, 100)
 
 
 def test_writes_of_line_clients_during_moves_to_and_fro(moving):

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <system_error>
@@ -62,6 +63,15 @@ void Watch::forget() {
 
 void Watch::arm_stray() {
     arm(read_events);
+}
+
+void Watch::arm_hangup() {
+    arm(EPOLLRDHUP);
+}
+
+bool Watch::hung_up() const {
+    pollfd fd{fd_, POLLRDHUP, 0};
+    return ::poll(&fd, 1, 0) > 0;
 }
 
 // Event -------------------------------------------------------------------------------------------

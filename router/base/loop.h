@@ -55,6 +55,10 @@ class Watch {
         stray_argument_ = argument;
     }
     void arm_stray();
+    /// The same, but only for the end of the other side: what it sends before stays unheard.
+    void arm_hangup();
+    /// The other side has closed its end, whether or not all that it has sent was read.
+    [[nodiscard]] bool hung_up() const;
 
   private:
     friend class Loop;

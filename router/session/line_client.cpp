@@ -1,6 +1,7 @@
 #include "session/line_client.h"
 
 #include "base/log.h"
+#include "session/route_wait.h"
 
 #include <cstring>
 #include <sys/socket.h>
@@ -52,7 +53,7 @@ void accept_line_client(Worker &worker, UniqueFd socket) {
 
 LineClient::LineClient(Worker &worker, UniqueFd socket)
     : worker_(worker), socket_(std::move(socket)), watch_(worker.loop(), socket_.get()),
-      stream_(socket_.get(), nullptr), session_(worker) {}
+      stream_(socket_.get(), nullptr), end_(watch_), session_(worker, &end_) {}
 
 Task<void> LineClient::serve() {
     for (;;) {
@@ -117,6 +118,13 @@ Task<LineClient::Next> LineClient::serve_one_line() {
 }
 
 Task<void> LineClient::answer(std::string_view line) {
+    if (end_.gone()) {
+        // It may have shut its writing side only, and still listen.
+        const Reply reply = co_await session_.refuse(client_left());
+        append_reply(out_, reply, JsonRows(0, worker_.buffered_bytes, 0));
+        charge_buffers();
+        co_return;
+    }
     std::string error;
     if (!parse_line(line, worker_.settings().max_parameters, request_, error)) {
         co_await refuse(Code::R02, std::move(error));

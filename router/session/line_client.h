@@ -35,6 +35,7 @@ class LineClient final : public Client {
     Watch watch_;
     wire::Stream stream_;
     Event wake_;
+    ClientEnd end_;
     Buffer in_;
     Buffer out_;
     std::size_t charged_ = 0;   ///< of in_ and out_, in the worker's budget

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "plan/index_choice.h"
+#include "session/client_end.h"
 #include "session/index_page.h"
 #include "session/route_patience.h"
 #include "session/scatter.h"
@@ -48,8 +49,8 @@ std::unique_ptr<MergedRows> make_rows(Worker &worker, ScatterRequest request, Ev
 /// if all of it was read under one route version; a part that was refused makes all of it void.
 class RoutedRows final : public MergedRows {
   public:
-    RoutedRows(Worker &worker, ScatterRequest request, Event *gave_up)
-        : worker_(worker), request_(std::move(request)), gave_up_(gave_up) {}
+    RoutedRows(Worker &worker, ScatterRequest request, Event *gave_up, ClientEnd *client)
+        : worker_(worker), request_(std::move(request)), gave_up_(gave_up), client_(client) {}
 
     Task<std::optional<Refusal>> open() override {
         const Millis began = worker_.loop().now();
@@ -96,10 +97,14 @@ class RoutedRows final : public MergedRows {
         const bool stop = request_.prologue.empty();
         const BackendError error{refused.sqlstate, refused.message, refused.detail, refused.hint,
                                  false};
+        const ClientEnd::Listening client(gave_up_ == nullptr ? client_ : nullptr);
+        Event *const gave_up = gave_up_ != nullptr ? gave_up_ : client.gone();
         const bool again =
-            co_await patience_.await(worker_, seen.get(), kind, error, false, stop, gave_up_);
-        if (gave_up_ != nullptr && gave_up_->is_set())
-            co_return postgres_error("57014", "canceling statement due to user request");
+            co_await patience_.await(worker_, seen.get(), kind, error, false, stop, gave_up);
+        if (gave_up != nullptr && gave_up->is_set())
+            co_return gave_up == gave_up_
+                ? postgres_error("57014", "canceling statement due to user request")
+                : client_left();
         if (again) {
             // What is known of the statement speaks of positions in the table it was found under.
             if (!declare_the_same(*worker_.routes()->table, *seen->table))
@@ -123,6 +128,7 @@ class RoutedRows final : public MergedRows {
     Worker &worker_;
     ScatterRequest request_;
     Event *gave_up_;
+    ClientEnd *client_;
     RoutePatience patience_;
     bool bounded_by_budget_ = false;
     std::unique_ptr<MergedRows> rows_;  ///< null when open() has failed while it waited
@@ -131,8 +137,9 @@ class RoutedRows final : public MergedRows {
 
 }  // namespace
 
-std::unique_ptr<MergedRows> merged_rows(Worker &worker, ScatterRequest request, Event *gave_up) {
-    return std::make_unique<RoutedRows>(worker, std::move(request), gave_up);
+std::unique_ptr<MergedRows> merged_rows(Worker &worker, ScatterRequest request, Event *gave_up,
+                                        ClientEnd *client) {
+    return std::make_unique<RoutedRows>(worker, std::move(request), gave_up, client);
 }
 
 std::optional<Refusal> MergedRows::notice() const {

@@ -48,6 +48,8 @@ struct ScatterRequest {
     ScatterBudget budget;
 };
 
+class ClientEnd;
+
 class MergedRows {
   public:
     virtual ~MergedRows() = default;  ///< drains in the background what is still running; not
@@ -77,8 +79,9 @@ class MergedRows {
 /// shard that has given a bucket away since the request's routes refuses to answer (IL102): then
 /// all is asked anew under newer ones, as long as routes.wait and the budget allow. `gave_up`: the
 /// client wants no answer any more; may be null, else outlives the rows and has no other waiter
-/// during open() and next(), which then end with SQLSTATE 57014.
+/// during open() and next(), which then end with SQLSTATE 57014. `client`: where `gave_up` is null,
+/// the client's end, which counts while it is waited for routes; may be null.
 [[nodiscard]] std::unique_ptr<MergedRows> merged_rows(Worker &worker, ScatterRequest request,
-                                                      Event *gave_up);
+                                                      Event *gave_up, ClientEnd *client = nullptr);
 
 }  // namespace interlock

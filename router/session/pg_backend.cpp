@@ -185,6 +185,7 @@ Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, boo
         } else {
             waiting_ = true;
             gave_up_.reset();
+            transport_->watch.arm_hangup();
             auto lent = co_await pool.acquire(route_version, &gave_up_);
             waiting_ = false;
             if (!lent) co_return as_postgres(std::move(lent.error()));

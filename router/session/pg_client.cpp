@@ -64,16 +64,17 @@ PgClient::~PgClient() {
     shared_.remove_cancel_key(key_);
 }
 
-// Something came, or the client ended, while it waits in a pool's queue.
+// Something came, or the client ended, while it waits in a pool's queue, or for routes.
 void PgClient::client_stirred(void *self) {
     auto *client = static_cast<PgClient *>(self);
     if (client->scattering_) return client->stirred_while_scattering();
-    char byte = 0;
-    if (client->waiting_ &&
-        ::recv(client->transport_->socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) {
-        client->gone_ = true;
-        client->gave_up_.set();
+    if (!client->waiting_) return;
+    if (!client->transport_->watch.hung_up()) {
+        client->transport_->watch.arm_hangup();  // it has sent something ahead, that is all
+        return;
     }
+    client->gone_ = true;
+    client->gave_up_.set();
 }
 
 // Reaches only what runs now: in the queue of a pool, or on the backend in use, which is not lent

@@ -316,6 +316,7 @@ class PgClient final : public Client, private ExchangeOwner {
     void resend_from_here();
     void answers_given(std::size_t bytes);
     [[nodiscard]] bool answers_may_wait() const;
+    [[nodiscard]] bool answers_may_come_again() const;
     [[nodiscard]] bool too_much_to_keep() const;
     void give_older_answers();
     [[nodiscard]] bool refused_for_routes(const wire::ErrorFields &error, Buffer &out);

@@ -104,6 +104,13 @@ bool Exchange::owes_client() const {
         [](const Owed &owed) { return owed.kind != Kind::local && owed.to != To::nobody; });
 }
 
+bool Exchange::more_statements() const {
+    if (nothing_owed()) return false;
+    return std::any_of(
+        owed_.begin() + static_cast<std::ptrdiff_t>(first_) + 1, owed_.end(),
+        [](const Owed &owed) { return owed.kind == Kind::execute && owed.to == To::client; });
+}
+
 // The server ignores everything up to the next Sync, a Query included.
 void Exchange::skip_to_sync(ExchangeOwner &owner) {
     const auto begin = owed_.begin() + static_cast<std::ptrdiff_t>(first_);

@@ -104,6 +104,8 @@ class Exchange {
     [[nodiscard]] bool stuck() const { return stuck_; }
     /// The error with which the server said goodbye, if it did.
     [[nodiscard]] const BackendError &farewell() const { return farewell_; }
+    /// Behind the answer that comes now there is another statement's.
+    [[nodiscard]] bool more_statements() const;
     /// All commands of the request have been answered; only ReadyForQuery is missing.
     [[nodiscard]] bool only_ready_missing() const;
     /// Columns of the last row kept for the router, and whether one came.

@@ -164,6 +164,13 @@ bool PgClient::answers_may_wait() const {
                         resend_->before == 0 && out_.size() < keep_answers);
 }
 
+// The backend is at work, and a statement behind the one that it answers now may yet be refused. A
+// server sends its answers whenever it has collected 8 kB.
+bool PgClient::answers_may_come_again() const {
+    if (!resend_->possible || flush_wanted_ || out_.size() >= keep_answers) return false;
+    return round_open_ ? exchange_->more_statements() : command_ + 1 < commands_.size();
+}
+
 // There are more answers than are kept back while it is waited for other routes.
 bool PgClient::too_much_to_keep() const {
     return out_.size() >= keep_answers;
@@ -274,7 +281,7 @@ Task<bool> PgClient::await_routes(Millis until, bool look_once) {
     const Routes *seen = routes_in_use().get();
     waiting_ = true;
     gave_up_.reset();
-    transport_->watch.arm_stray();
+    transport_->watch.arm_hangup();
     const bool other = look_once
                            ? co_await look_for_routes(worker_, seen, until, &gave_up_)
                            : co_await wait_for_routes(worker_, seen, until, &gave_up_, !in_block());

@@ -69,8 +69,14 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
         if (fed == Exchange::Feed::done) co_return std::nullopt;
         if (drained && backend.out().empty()) co_return std::nullopt;
         // What came from the backend is worth a write of its own; our own answers wait for it.
-        const bool give = moved && !refused_;
-        if (!out_.empty() && give && !gone_ && !try_write()) gone_ = true;
+        const bool keep = answers_may_come_again();
+        if (moved && !refused_ && !gone_ && !out_.empty()) {
+            if (keep)
+                give_older_answers();
+            else if (!try_write())
+                gone_ = true;
+        }
+        const bool give = moved && !refused_ && (keep ? resend_->before > 0 : !out_.empty());
         if (gone_) {
             // Nobody reads. A write goes on to its end, as it would on a server of its own; what
             // changes nothing is cancelled, and a long answer is not waited for.
@@ -98,7 +104,7 @@ Task<std::optional<Refusal>> PgClient::settle_until(bool drained) {
             co_await Wait(loop, until)
                 .read(read_backend ? &backend.watch() : nullptr)
                 .write(!backend.out().empty() && !broken ? &backend.watch() : nullptr)
-                .write(!out_.empty() && give && !gone_ ? &transport_->watch : nullptr)
+                .write(give && !gone_ ? &transport_->watch : nullptr)
                 .read(read_client_too ? &transport_->watch : nullptr);
         if (blocked) {
             if (fired.none())

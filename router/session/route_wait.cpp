@@ -54,6 +54,13 @@ Task<bool> look_for_routes(Worker &worker, const Routes *seen, Millis deadline, 
     co_return over();
 }
 
+Refusal client_left() {
+    return postgres_error("57014",
+                          "the client has closed its end while a statement of it waited "
+                          "for a bucket that is being handed over",
+                          "Neither that statement nor any behind it was carried out.");
+}
+
 RouteRefusal route_refusal_of(std::string_view sqlstate) {
     if (sqlstate == "IL102") return RouteRefusal::stale;
     if (sqlstate == "IL103") return RouteRefusal::fenced;

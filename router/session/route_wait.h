@@ -43,6 +43,9 @@ enum class RouteRefusal : std::uint8_t {
 /// what it is.
 [[nodiscard]] Refusal told_route_refusal(RouteRefusal kind, const BackendError &error);
 
+/// To a client that has closed its end, as far as it can still be told.
+[[nodiscard]] Refusal client_left();
+
 /// When a statement that begins to wait now gives up: routes.wait from now.
 [[nodiscard]] Millis route_deadline(const Worker &worker);
 

@@ -272,11 +272,19 @@ Task<std::optional<Refusal>> Session::hold_back(RoutePatience &patience, bool &a
     if (patience.over(worker_)) co_return std::nullopt;
     const std::shared_ptr<const Routes> seen = routes_in_use();
     const bool autocommit = transaction_ == Transaction::none;
-    again = co_await wait_for_routes(worker_, seen.get(), patience.until, nullptr, autocommit);
-    if (!again && autocommit && worker_.stopping())
-        co_return make_refusal(Code::R30, "the router is shutting down",
-                               "Nothing was done; connect to another router, or try again.");
-    co_return std::nullopt;
+    const ClientEnd::Listening client(client_);
+    again =
+        co_await wait_for_routes(worker_, seen.get(), patience.until, client.gone(), autocommit);
+    co_return again && !client_gone() ? std::nullopt : waited_in_vain();
+}
+
+// Why a wait for routes has ended otherwise than by its time; nothing: by that.
+std::optional<Refusal> Session::waited_in_vain() const {
+    if (client_gone()) return client_left();
+    if (transaction_ == Transaction::none && worker_.stopping())
+        return make_refusal(Code::R30, "the router is shutting down",
+                            "Nothing was done; connect to another router, or try again.");
+    return std::nullopt;
 }
 
 // The first statement of a transaction was refused: undoes it on the shard, and gives the backend
@@ -412,16 +420,14 @@ Task<std::optional<Reply>> Session::run_data(std::shared_ptr<const sql::Statemen
         // transaction, or alone.
         if (first && !rows.any()) {
             const bool opened = co_await give_up_refused(own, end, user_code);
-            const bool again =
-                co_await patience.await(worker_, routes.get(), kind, end.error, opened, autocommit);
-            if (again) {
+            const ClientEnd::Listening client(client_);
+            const bool again = co_await patience.await(worker_, routes.get(), kind, end.error,
+                                                       opened, autocommit, client.gone());
+            if (again && !client_gone()) {
                 ++worker_.moves.resent;
                 co_return std::nullopt;
             }
-            if (autocommit && worker_.stopping())
-                co_return co_await refuse(
-                    make_refusal(Code::R30, "the router is shutting down",
-                                 "Nothing was done; connect to another router, or try again."));
+            if (auto refused = waited_in_vain()) co_return co_await refuse(std::move(*refused));
         }
         answer.refusal = told(kind, end.error);
     }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "plan/plan.h"
+#include "session/client_end.h"
 #include "session/relay.h"
 #include "session/route_patience.h"
 #include "session/worker.h"
@@ -33,7 +34,10 @@ struct Reply {
 
 class Session {
   public:
-    explicit Session(Worker &worker) : worker_(worker) {}
+    /// `client`: may leave while a statement waits for routes, which is then not carried out; null:
+    /// nobody looks.
+    explicit Session(Worker &worker, ClientEnd *client = nullptr)
+        : worker_(worker), client_(client) {}
     ~Session() = default;  // a lease still held closes its connection, and the server rolls back
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
@@ -66,6 +70,8 @@ class Session {
              RowSink &sink, RoutePatience &patience);
     [[nodiscard]] Task<std::optional<Refusal>> hold_back(RoutePatience &patience, bool &again);
     [[nodiscard]] Task<bool> give_up_refused(Lease &own, const Answer &end, bool user_code);
+    [[nodiscard]] bool client_gone() const { return client_ != nullptr && client_->gone(); }
+    [[nodiscard]] std::optional<Refusal> waited_in_vain() const;
     [[nodiscard]] Refusal on_the_move() const;
     [[nodiscard]] Refusal told(RouteRefusal kind, const BackendError &error);
     [[nodiscard]] Task<Reply> run_page(std::shared_ptr<const sql::Statement> statement,
@@ -80,6 +86,7 @@ class Session {
     [[nodiscard]] const std::shared_ptr<const Routes> &routes_in_use() const;
 
     Worker &worker_;
+    ClientEnd *client_;
     Transaction transaction_ = Transaction::none;
     std::shared_ptr<const Routes> snapshot_;  ///< of the transaction in progress
     Lease pinned_;

@@ -70,7 +70,8 @@ Task<Reply> Session::run_page(std::shared_ptr<const sql::Statement> statement,
     request.budget =
         session_budget(*statement->facts->scatter, worker_.settings(), nothing_set).budget;
 
-    const std::unique_ptr<MergedRows> page = merged_rows(worker_, std::move(request), nullptr);
+    const std::unique_ptr<MergedRows> page =
+        merged_rows(worker_, std::move(request), nullptr, client_);
     auto refused = co_await page->open();
     if (!refused) {
         sink.describe(page->columns());
