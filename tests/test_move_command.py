@@ -133,6 +133,35 @@ def test_a_move_that_is_not_decided_is_taken_back(filled):
     assert command(filled, "--abort", "00000000", expect=1).stderr.startswith("ERROR:  there is no move")
 
 
+def test_the_targets_server_takes_the_way_to_the_source_that_it_is_told(filled):
+    """Another login by another address than the catalog's, as where servers reach each other by a network of their own."""
+    source, target = filled.instances["s0"], filled.instances["s1"]
+    source.sql("CREATE ROLE carrier SUPERUSER LOGIN", dbname="postgres")
+    way = f"hostaddr=127.0.0.1 port={source.port} dbname=app user=carrier application_name='by the side door'"
+    before = {name: sorted(rows) for name, rows in vars(filled.rows()).items()}
+    try:
+        mover = filled.moving(0, "s1", "--source-conninfo", way, stop="after-caught_up").stopped()
+        assert target.sql("SELECT subconninfo FROM pg_subscription") == [(way,)]
+        assert source.sql("SELECT usename, application_name FROM pg_stat_replication") == [("carrier", "by the side door")]
+        mover.go_on().end()
+    finally:
+        source.sql("DROP ROLE carrier", dbname="postgres")
+    assert owner(filled, 0) == "s1"
+    filled.assert_settled()
+    assert {name: sorted(rows) for name, rows in vars(filled.rows()).items()} == before
+
+
+def test_a_way_that_leads_to_another_server_than_the_source_is_refused(filled):
+    way = filled.instances["s1"].conninfo("app", "postgres")
+    done = filled.move(0, "s1", "--source-conninfo", way, expect=1)
+    assert "leads to another server" in done.stderr and "--source-conninfo" in done.stderr, done.stderr
+    assert owner(filled, 0) == "s0"
+    # With the right one it goes on.
+    filled.move(0, "s1", "--source-conninfo", filled.instances["s0"].conninfo("app", "postgres"))
+    assert owner(filled, 0) == "s1"
+    filled.assert_settled()
+
+
 def test_rows_can_be_kept_at_the_source_until_they_are_cleaned_away(filled):
     filled.move(0, "s1", "--keep-source", "1d")
     kept = filled.instances["s0"].value("SELECT count(*) FROM interlock.misplaced('account')")

@@ -153,3 +153,37 @@ def test_types_of_one_name_that_are_not_the_same_are_told(cluster, kind, used_as
     finally:
         everywhere(cluster, "ALTER TABLE account DROP COLUMN IF EXISTS x; DROP TYPE IF EXISTS wrapped; DROP TYPE IF EXISTS mood")
     clean(cluster)
+
+
+# -- surroundings ----------------------------------------------------------------------------------
+
+
+def test_another_version_of_the_extension_is_told(cluster):
+    version = cluster.s1.value("SELECT extversion FROM pg_extension WHERE extname = 'interlock'")
+    cluster.s1.sql("UPDATE pg_extension SET extversion = '0.0' WHERE extname = 'interlock'")
+    try:
+        finding = the_one(plan(cluster), "different versions of the extension")
+    finally:
+        cluster.s1.sql("UPDATE pg_extension SET extversion = %s WHERE extname = 'interlock'", version)
+    assert finding[0] == "refuse" and f"shard \"s0\": {version}; shard \"s1\": 0.0." in finding[2], finding
+    assert "ALTER EXTENSION interlock UPDATE;" in finding[3]
+    clean(cluster)
+
+
+@pytest.mark.parametrize("options", ["ENCODING 'SQL_ASCII'", "ENCODING 'LATIN1' LOCALE 'C'"])
+def test_another_encoding_is_refused_and_nothing_is_changed(make_moving, options):
+    """Bytes that one side takes for a character are none, or another one, for the other."""
+    cluster = make_moving().start_instances()
+    encoding = cluster.s0.value("SELECT getdatabaseencoding()")
+    cluster.s1.sql("DROP DATABASE app", dbname="postgres")
+    cluster.s1.sql(f"CREATE DATABASE app {options} TEMPLATE template0", dbname="postgres")
+    cluster.s1.sql("CREATE EXTENSION interlock")
+    cluster.create_tables().describe()
+    cluster.apply()
+    finding = the_one(plan(cluster), "different encodings")
+    other = options.split("'")[1]
+    assert finding[0] == "refuse" and f"shard \"s0\": {encoding}; shard \"s1\": {other}." in finding[2], finding
+    assert f"ENCODING '{encoding}' TEMPLATE template0;" in finding[3]
+    done = cluster.move(BUCKET, "s1", expect=1)
+    assert "ERROR:  the shards have different encodings\n" in done.stderr and "refused, nothing was changed" in done.stderr, done.stderr
+    assert cluster.catalog.value("SELECT count(*) FROM interlock.moves") == 0
