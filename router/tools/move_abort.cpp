@@ -62,6 +62,8 @@ MoveResult abort_move(const MoveRequest &request, MoveObserver &observer) {
         throw ControlError("55000", "move " + move.id + " is decided and cannot be taken back", {},
                            "Carry it on with --resume " + move.id +
                                "; moving the buckets back is another move.");
+    if (read_handoff(opened.session.target(), move.id).state == "active")
+        throw lost_decision(opened.session, move.id);
     // From here on no mover can fence or decide, however late it comes.
     if (source.known)
         opened.session.source().query("SELECT interlock.abort_export($1)",

@@ -34,6 +34,7 @@ void MoveClean::remove_stream() {
 
 bool MoveClean::after_switch(bool now) {
     const auto step = move_step_named(record_.read().step).value_or(MoveStep::routed);
+    if (step < MoveStep::cleaned) require_active_target();
     if (step < MoveStep::unsubscribed) {
         record_.begin(MoveStep::unsubscribed);
         record_.making(session_.from(), "rows", session_.keyspace().name);
@@ -55,6 +56,21 @@ bool MoveClean::after_switch(bool now) {
     observer_.step(std::string(name_of(MoveStep::done)));
     stop_after(MoveStep::done);
     return true;
+}
+
+/// As long as the source's rows are there, a target that has lost what it was given can get it
+/// again.
+void MoveClean::require_active_target() {
+    const HandoffState target = read_handoff(session_.target(), record_.id());
+    if (target.state == "active") return;
+    throw ControlError(
+        "55000", "shard \"" + session_.to().name + "\" has lost the buckets that it was given",
+        "It took over in move " + record_.id() + ", but " +
+            (target.known ? "its state of that move is " + target.state : "knows nothing of that") +
+            ": it may be a standby that was promoted, or an older copy.",
+        "The rows on shard \"" + session_.from().name +
+            "\" are still there. Run interlock move --resume " + record_.id() +
+            " to have them copied again as they were at the decision.");
 }
 
 void MoveClean::after_abort() {

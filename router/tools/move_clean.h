@@ -24,6 +24,7 @@ class MoveClean {
 
   private:
     void remove_stream();
+    void require_active_target();
     bool rows_are_to_be_kept();
     bool older_transactions_have_ended(bool now);
     void delete_rows(ControlConnection &shard, const Shard &named);

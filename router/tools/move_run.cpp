@@ -143,30 +143,75 @@ MoveResult MoveRun::carry_on() {
     if (source.state == "aborted" || target.state == "aborted")
         throw ControlError("55000", "move " + id_ + " is being taken back", {},
                            "Finish that with --abort " + id_ + ".");
+    const bool active = target.state == "active";
     // Once its clean-up has begun, the shards may have forgotten it.
-    if (step >= MoveStep::routed) return finish();
+    if (step >= MoveStep::cleaned || (active && step >= MoveStep::routed)) return finish();
+    if (active && source.state != "decided") throw lost_decision(*session_, id_);
+    const bool copied = step >= MoveStep::copied && source.known && target.known &&
+                        stream_->slot_state().exists && !stream_->slot_state().lost &&
+                        !target_was_replaced();
     if (source.state == "decided") {
-        switch_->drive_forward();
+        switch_->drive_forward(!active && follow_again(step, copied));
         return finish();
     }
     switch_->give_up();
-    const bool copied = step >= MoveStep::copied && source.known && target.known &&
-                        stream_->slot_state().exists && !stream_->slot_state().lost;
     if (!copied) {
         if (step == MoveStep::planned) {
             record_->begin(MoveStep::planned);
             record_->reached(MoveStep::planned);
         }
         prepare();
-        start_anew();
+        start_anew(record_->has("slot"));
         copy();
     }
-    if (!copied || !stream_->subscribed()) {
-        record_->begin(MoveStep::subscribed);
-        stream_->subscribe();
-        record_->reached(MoveStep::subscribed);
-    }
+    subscribe(copied);
     return follow_and_switch();
+}
+
+void MoveRun::subscribe(bool copied) {
+    if (copied && stream_->subscribed()) return;
+    record_->begin(MoveStep::subscribed);
+    stream_->subscribe();
+    record_->reached(MoveStep::subscribed);
+}
+
+/// Of a decided move whose target is not active; whether its rows are others than were compared. If
+/// the marker is there, so is what came before it. If not, it may be on its way, or a standby was
+/// promoted that does not have it and never will: the source has the rows as they were at the
+/// decision.
+bool MoveRun::follow_again(MoveStep step, bool copied) {
+    // Steps go back only when the rows are copied again.
+    const bool begun = step < MoveStep::caught_up;
+    if (stream_->marker_has_come()) return begun;
+    if (!copied) {
+        observer_.note(
+            "shard \"" + session_->to().name +
+            "\" does not have all that was decided on: the rows have to be copied again");
+        prepare();
+        start_anew(true);
+        copy();
+    }
+    // The marker was written before this slot was made.
+    if (begun || !copied) stream_->write_marker_again();
+    subscribe(copied);
+    return begun || !copied;
+}
+
+/// The slot goes on behind what the target has once confirmed. A standby that was promoted in its
+/// place need not have that, and is on another timeline.
+bool MoveRun::target_was_replaced() {
+    const std::string copied_to =
+        session_->catalog()
+            .query("SELECT COALESCE(m.progress ->> 'target_timeline', '') FROM interlock.move m "
+                   "WHERE m.id = $1",
+                   {record_->id_param()})
+            .text(0, 0);
+    if (copied_to.empty() || copied_to == stream_->target_timeline()) return false;
+    observer_.note("shard \"" + session_->to().name +
+                   "\" is another server than the one that was copied to (timeline " +
+                   stream_->target_timeline() + ", was " + copied_to +
+                   "): the rows have to be copied again");
+    return true;
 }
 
 void MoveRun::prepare() {
@@ -183,11 +228,12 @@ void MoveRun::prepare() {
     record_->reached(MoveStep::prepared);
 }
 
-/// What an earlier copy has left is of no use: its snapshot ended with its mover.
-/// It is told by the slot's record, which comes first and goes last.
-void MoveRun::start_anew() {
-    if (!record_->has("slot")) return;
+/// What an earlier copy has left is of no use: its snapshot ended with its mover. Of an undecided
+/// move that is told by the slot's record, which comes first and goes last.
+void MoveRun::start_anew(bool copied_before) {
+    if (!copied_before) return;
     stream_->drop_subscription();
+    stream_->forget_markers();
     MoveCopy(request_, *session_, *record_, observer_).clear_target();
     stream_->remove();
 }
@@ -203,9 +249,11 @@ void MoveRun::copy() {
     const std::string snapshot = stream_->make_slot();
     record_->reached(MoveStep::slot);
     record_->begin(MoveStep::copied);
+    const std::string timeline = stream_->target_timeline();
     const std::int64_t rows = MoveCopy(request_, *session_, *record_, observer_).run(snapshot);
     stream_->release();
-    record_->reached(MoveStep::copied, "{\"rows\": " + std::to_string(rows) + "}");
+    record_->reached(MoveStep::copied, "{\"rows\": " + std::to_string(rows) +
+                                           ", \"target_timeline\": \"" + timeline + "\"}");
 }
 
 MoveResult MoveRun::follow_and_switch() {

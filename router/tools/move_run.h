@@ -25,7 +25,10 @@ class MoveRun {
     MoveResult carry_on();
     void prepare();
     void copy();
-    void start_anew();
+    void start_anew(bool copied_before);
+    void subscribe(bool copied);
+    bool follow_again(MoveStep step, bool copied);
+    bool target_was_replaced();
     MoveResult follow_and_switch();
     MoveResult finish();
     void require_compared();

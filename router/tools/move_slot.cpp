@@ -214,6 +214,40 @@ SlotState MoveStream::slot_state() {
     return state;
 }
 
+std::string MoveStream::target_timeline() {
+    return session_.target()
+        .query("SELECT pg_catalog.substr(pg_catalog.pg_walfile_name("
+               "pg_catalog.pg_current_wal_insert_lsn()), 1, 8)")
+        .text(0, 0);
+}
+
+void MoveStream::forget_markers() {
+    session_.target().query("DELETE FROM interlock.move_marker WHERE move_id = $1",
+                            {record_.id_param()});
+}
+
+bool MoveStream::marker_has_come() {
+    const Rows written = session_.source().query(
+        "SELECT m.token_hash::pg_catalog.text FROM interlock.move_marker m "
+        "  JOIN interlock.handoff h ON (h.move_id, h.fence) = (m.move_id, m.fence) "
+        "WHERE m.move_id = $1",
+        {record_.id_param()});
+    return !written.empty() &&
+           session_.target()
+               .query("SELECT EXISTS (SELECT FROM interlock.move_marker m "
+                      "WHERE m.move_id = $1 AND m.token_hash::pg_catalog.text = $2)",
+                      {record_.id_param(), Param::of_text(written.text(0, 0))})
+               .boolean(0, 0);
+}
+
+void MoveStream::write_marker_again() {
+    ControlTransaction transaction(session_.source());
+    session_.source().query("DELETE FROM interlock.move_marker WHERE move_id = $1",
+                            {record_.id_param()});
+    session_.source().query("SELECT interlock.write_marker($1)", {record_.id_param()});
+    transaction.commit();
+}
+
 void MoveStream::drop_subscription() {
     ControlConnection &target = session_.target();
     if (subscribed()) {

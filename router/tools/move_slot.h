@@ -44,6 +44,17 @@ class MoveStream {
 
     [[nodiscard]] SlotState slot_state();
 
+    /// Under which timeline the target writes: a promoted standby of it has another.
+    [[nodiscard]] std::string target_timeline();
+
+    /// Markers that came by an earlier slot. A source that was promoted counts its fences from
+    /// where it was, so they would be taken for those of its own.
+    void forget_markers();
+    /// Whether the target has the marker of the source's fence, and so all that was written before.
+    [[nodiscard]] bool marker_has_come();
+    /// For a decided move: its marker once more, by the slot that there is now.
+    void write_marker_again();
+
     /// Removes the subscription, then the slot, then the publication, then what was recorded of
     /// the slot: whatever of them there is. Throws ControlError.
     void remove();

@@ -56,6 +56,17 @@ HandoffState read_handoff(ControlConnection &shard, const std::string &id) {
     return {true, rows.text(0, 0), rows.int32(0, 1), rows.int32(0, 2)};
 }
 
+ControlError lost_decision(const MoveSession &session, const std::string &id) {
+    const std::string from = "shard \"" + session.from().name + '"';
+    const std::string to = "shard \"" + session.to().name + '"';
+    return ControlError("55000", from + " has lost the decision of move " + id,
+                        "It may be a standby that was promoted, or an older copy. " + to +
+                            " has taken over by that decision, so both own the buckets; nobody "
+                            "was told to go to " +
+                            to + " yet.",
+                        "Restore a server in the place of " + from + " that has the decision.");
+}
+
 MoveSwitch::MoveSwitch(const MoveRequest &request, MoveSession &session, MoveRecord &record,
                        MoveObserver &observer)
     : request_(request), session_(session), record_(record), observer_(observer),
@@ -238,13 +249,14 @@ std::optional<MoveHeldUp> MoveSwitch::verify() {
         return std::nullopt;
     }
     const MoveComparison comparison = verifier_.compare(std::max<std::int64_t>(1, left()));
-    if (!comparison.equal)
-        throw MoveDiffers("XX001",
-                          "the rows on shard \"" + session_.to().name +
-                              "\" are not those of shard \"" + session_.from().name + "\"",
-                          comparison.difference);
+    if (!comparison.equal) throw MoveDiffers("XX001", they_differ(), comparison.difference);
     observer_.verified(comparison.rows);
     return std::nullopt;
+}
+
+std::string MoveSwitch::they_differ() const {
+    return "the rows on shard \"" + session_.to().name + "\" are not those of shard \"" +
+           session_.from().name + "\"";
 }
 
 void MoveSwitch::raise_sequences(std::int64_t limit) {
@@ -283,7 +295,7 @@ void MoveSwitch::decide_and_publish() {
     observer_.switched(version_, pause);
 }
 
-void MoveSwitch::drive_forward() {
+void MoveSwitch::drive_forward(bool compare) {
     const HandoffState source = read_handoff(session_.source(), record_.id());
     const std::string token =
         session_.source()
@@ -296,6 +308,13 @@ void MoveSwitch::drive_forward() {
                                "\" has not come to the marker of move " + record_.id(),
                            "Its subscription \"" + record_.name() + "\" brings it.",
                            "The target's log may have the reason; then run the command again.");
+    if (compare) {
+        verifier_.open();
+        const MoveComparison comparison = verifier_.compare(request_.scan_timeout);
+        if (!comparison.equal) throw ControlError("XX001", they_differ(), comparison.difference);
+        observer_.verified(comparison.rows);
+        record_.reached(MoveStep::verified, R"({"verify": "before"})");
+    }
     raise_sequences(request_.scan_timeout);
     session_.target().query(
         "SELECT interlock.activate_import($1, $2, $3)",

@@ -36,6 +36,9 @@ class MoveDiffers : public ControlError {
     using ControlError::ControlError;
 };
 
+/// The target is active, and the source does not know that it has decided so.
+[[nodiscard]] ControlError lost_decision(const MoveSession &session, const std::string &id);
+
 class MoveSwitch {
   public:
     MoveSwitch(const MoveRequest &request, MoveSession &session, MoveRecord &record,
@@ -46,7 +49,8 @@ class MoveSwitch {
     std::optional<MoveHeldUp> attempt();
 
     /// What is decided is carried on: activation, publication. May be repeated.
-    void drive_forward();
+    /// `compare`: what was compared before the decision was copied again since.
+    void drive_forward(bool compare = false);
 
     /// Opens the fence, if there is one, and withdraws the number. May be repeated. Throws
     /// ControlError 55000 if the move is decided.
@@ -67,6 +71,7 @@ class MoveSwitch {
     bool end_sessions(const std::vector<MoveHolder> &holders);
     bool drain(std::int32_t fence, Clock::time_point deadline);
     std::optional<MoveHeldUp> verify();
+    [[nodiscard]] std::string they_differ() const;
     void decide_and_publish();
     void raise_sequences(std::int64_t limit);  ///< ms for each table
     [[nodiscard]] std::int64_t left() const;   ///< ms until the pause is as long as it may be
