@@ -1,7 +1,11 @@
-"""A standby takes the place of the source or of the target in the middle of a move: nothing is lost without a word."""
+"""A standby takes the place of the source or of the target in the middle of a move: nothing is lost without a word.
+
+INTERLOCK_SOAK=1 has more moments.
+"""
 
 import pytest
 
+from support.move_case import SOAK
 from support.standby import Standby, either
 from support.wait import wait_until
 
@@ -50,7 +54,7 @@ class Failover:
         return {name: sorted(rows) for name, rows in vars(self.cluster.rows()).items()}
 
     def owners(self):
-        """accounts' owner texts where the bucket is owned"""
+        """The accounts' column `owner`, where the bucket is published."""
         return sorted(self.cluster.instances[self.cluster.where(BUCKET)].sql(
             "SELECT account_id, owner FROM account WHERE account_id = ANY (%s)", self.keys))
 
@@ -61,6 +65,10 @@ class Failover:
                    30, "the router serves it")
 
 
+def moments(chosen, others):
+    return chosen + others if SOAK else chosen
+
+
 @pytest.fixture
 def failover(make_moving):
     return lambda side: Failover(make_moving(), side)
@@ -69,7 +77,7 @@ def failover(make_moving):
 # -- the source --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("stop", "alive"), [("after-copied", False), ("after-subscribed", True), ("after-fenced", False), ("after-drained", True)])
+@pytest.mark.parametrize(("stop", "alive"), moments([("after-subscribed", True), ("after-drained", False)], [("after-copied", False), ("after-fenced", True)]))
 def test_the_sources_standby_has_no_slot_and_the_rows_are_copied_again(failover, stop, alive):
     case = failover(SOURCE)
     before = case.content()
@@ -135,13 +143,12 @@ def test_a_decision_that_the_sources_standby_has_lost_is_made_anew(failover):
     assert case.content() == case.before and case.owner_of_row() == "written meanwhile"
 
 
-@pytest.mark.parametrize("way", ["resume", "abort"])
-def test_two_owners_after_a_lost_decision_are_told_and_neither_loses_a_row(failover, way):
+def test_two_owners_after_a_lost_decision_are_told_and_neither_loses_a_row(failover):
     case = lost_decision(failover, "after-activated")
     assert case.cluster.states(BUCKET) == {SOURCE: "owned", TARGET: "owned"}
     case.write(owner="written meanwhile")
-    done = case.cluster.move(BUCKET, TARGET, expect=1) if way == "resume" else case.cluster.abort(expect=1)
-    assert f"shard \"{SOURCE}\" has lost the decision of move" in done.stderr and "both own the buckets" in done.stderr, done.stderr
+    for done in (case.cluster.move(BUCKET, TARGET, expect=1), case.cluster.abort(expect=1)):
+        assert f"shard \"{SOURCE}\" has lost the decision of move" in done.stderr and "both own the buckets" in done.stderr, done.stderr
     # Clients go to where it is published, the rows of both sides are as they were.
     assert case.cluster.where(BUCKET) == SOURCE and case.cluster.states(BUCKET) == {SOURCE: "owned", TARGET: "owned"}
     assert case.owner_of_row(shard=SOURCE) == "written meanwhile" and case.owner_of_row(shard=TARGET) == "owner"
@@ -162,8 +169,7 @@ def lost_decision(failover, stop):
 # -- the target --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verify", ["before", "after"])
-@pytest.mark.parametrize("alive", [True, False], ids=["alive", "dead"])
+@pytest.mark.parametrize(("verify", "alive"), moments([("before", False), ("after", True)], [("before", True), ("after", False)]))
 def test_what_the_targets_standby_has_lost_is_copied_again(failover, verify, alive):
     """The slot does not go back: it has been told that the lost one had it."""
     case = failover(TARGET)
@@ -194,7 +200,7 @@ def test_a_move_whose_target_has_failed_over_can_be_taken_back(failover):
     assert case.content() == before
 
 
-@pytest.mark.parametrize("stop", ["after-decided", "after-activated", "after-routed", "after-unsubscribed"])
+@pytest.mark.parametrize("stop", moments(["after-decided", "after-routed", "after-unsubscribed"], ["after-activated"]))
 def test_a_decided_move_brings_the_rows_again_to_a_target_that_has_lost_them(failover, stop):
     """With them it has lost the marker, which does not come a second time by itself."""
     case = failover(TARGET)
@@ -211,7 +217,26 @@ def test_a_decided_move_brings_the_rows_again_to_a_target_that_has_lost_them(fai
     assert case.cluster.states(BUCKET) == {SOURCE: "moved", TARGET: "importing"}
     assert case.owner_of_row() == "owner", "the promoted one does not have it"
     done = case.cluster.move(BUCKET, TARGET)
-    assert "copied 6 rows" in done.stdout, done.stdout
+    assert "copied 6 rows" in done.stdout and "verified: 6 rows" in done.stdout, done.stdout
+    case.settled_at(TARGET)
+    assert case.content() == before and case.owner_of_row() == "late"
+
+
+@pytest.mark.parametrize("stop", moments(["after-copied", "after-subscribed"], ["after-prepared", "after-slot", "after-verified"]))
+def test_a_mover_that_dies_while_it_brings_decided_rows_again_is_resumed(failover, stop):
+    case = failover(TARGET)
+    before = case.content()
+    case.mover("after-caught_up").kill()
+    case.standby.catch_up()
+    case.standby.cut_off()
+    case.write()
+    mover = case.mover("after-decided", "--max-pause", "60s")
+    case.applied()
+    mover.kill()
+    case.fail_over()
+    case.mover(stop).kill()
+    assert case.cluster.states(BUCKET) == {SOURCE: "moved", TARGET: "importing"}
+    case.cluster.move(BUCKET, TARGET)
     case.settled_at(TARGET)
     assert case.content() == before and case.owner_of_row() == "late"
 
