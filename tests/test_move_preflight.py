@@ -82,12 +82,21 @@ def test_nothing_stands_in_the_way_of_shards_that_are_alike(cluster):
     done = move_to_its_end(cluster.catalog_conninfo(), *MOVE, "--plan")
     assert done.returncode == 0 and done.stderr == ""
     assert done.stdout.startswith("would move, of keyspace accounts from s0 to s1:\n  1. bucket 0\n")
-    assert "public.account: about" in done.stdout
+    assert "public.account: rows not estimated yet, " in done.stdout, done.stdout
     # Nothing was made: no subscription, slot, publication or record is there.
     for name in ON_BOTH:
         assert cluster.instances[name].value("SELECT count(*) FROM pg_subscription") == 0
         assert cluster.instances[name].value("SELECT count(*) FROM pg_replication_slots") == 0
     assert cluster.catalog.value("SELECT count(*) FROM interlock.moves") == 0
+
+
+def test_the_plan_says_how_much_is_to_be_moved_once_that_is_known(cluster):
+    cluster.fill(moved=BUCKET, near=2)
+    cluster.s0.sql("ANALYZE account")
+    done = move_to_its_end(cluster.catalog_conninfo(), *MOVE, "--plan")
+    cluster.fill()
+    # Of two of the shard's eight buckets, which it cannot know.
+    assert "public.account: about 1 rows, " in done.stdout, done.stdout
 
 
 # -- what differs: where what is done, words of the finding, its severity ------------------------------
