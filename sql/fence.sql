@@ -21,7 +21,9 @@ INSERT INTO entry VALUES (6, 1, 'a'), (6, 2, NULL);
 CREATE VIEW state AS SELECT bucket, state, peer, route_version AS rv, until IS NOT NULL AS dated, move_id IS NOT NULL AS by_a_move
   FROM interlock.bucket_state WHERE keyspace = 'account' AND bucket IN (0, 1, 2) ORDER BY bucket;
 
--- what a move must name
+-- what a move must name; it begins before it fences
+SELECT interlock.fence_buckets('account', '{0,1}', 's1', :m1, 2, '10 s');
+\echo SQLSTATE :SQLSTATE
 SELECT interlock.begin_export('account', '{0}', 's0', :m1);
 \echo SQLSTATE :SQLSTATE
 SELECT interlock.begin_export('account', '{}', 's1', :m1);
@@ -214,6 +216,10 @@ SELECT interlock.begin_import('account', '{1,9}', 's1', :m3);
 \echo SQLSTATE :SQLSTATE
 SELECT interlock.activate_import(:m3, 4, :'token');
 SELECT interlock.forget_handoff(:m3), interlock.forget_handoff(:m3);
+-- forgotten: it would have to begin again
+SELECT interlock.fence_buckets('account', '{2}', 's1', :m3, 9, '10 min');
+\echo SQLSTATE :SQLSTATE
+SELECT interlock.begin_export('account', '{2}', 's1', :m3);
 SELECT interlock.fence_buckets('account', '{2}', 's1', :m3, 9, '10 min') > now() AS fenced;
 SELECT interlock.abort_export(:m3), interlock.abort_export(:m3);
 SELECT interlock.fence_buckets('account', '{2}', 's1', :m3, 9, '10 min');
@@ -222,6 +228,7 @@ SELECT * FROM state;
 
 -- the deadline
 SELECT interlock.forget_handoff(:m3);
+SELECT interlock.begin_export('account', '{2}', 's1', :m3);
 SELECT interlock.fence_buckets('account', '{2}', 's1', :m3, 9, '1 ms') IS NOT NULL AS fenced;
 SELECT pg_sleep(0.01);
 SELECT * FROM interlock.wait_for_writers('account', :m3, '10 s');

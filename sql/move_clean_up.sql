@@ -195,6 +195,7 @@ CREATE ROLE regress_stranger;
 SELECT p.proname AS open FROM pg_proc p WHERE p.pronamespace = 'interlock'::regnamespace
    AND p.proname ~ 'moved_rows|clean_up|sequence|older_transactions|move_name|moving_relation|expire_fences|dropped_index'
    AND has_function_privilege('regress_stranger', p.oid, 'EXECUTE');
+SELECT interlock.begin_export('account', '{3}', 's1', :m2);
 SELECT interlock.fence_buckets('account', '{3}', 's1', :m2, 9, '1 ms') IS NOT NULL AS fenced;
 SELECT pg_sleep(0.01);
 SELECT k AS new_key FROM generate_series(1001, 2000) k WHERE interlock.bucket_of('account', k) = 3 ORDER BY k LIMIT 1 \gset

@@ -19,6 +19,7 @@ class Moving(Shard):
     def begin(self, version=2, duration="60 s", buckets="{0}"):
         self.move = uuid.uuid4()
         self.buckets = buckets
+        self.sql("SELECT interlock.begin_export('account', %s, 's1', %s)", buckets, self.move)
         self.fence(version, duration)
         return self
 

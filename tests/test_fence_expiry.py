@@ -16,6 +16,7 @@ class Expired(Shard):
     def expire(self, bucket=0):
         """A fence whose time is over."""
         self.move = uuid.uuid4()
+        self.sql("SELECT interlock.begin_export('account', %s, 's1', %s)", f"{{{bucket}}}", self.move)
         self.sql("SELECT interlock.fence_buckets('account', %s, 's1', %s, 2, '1 ms')", f"{{{bucket}}}", self.move)
         time.sleep(0.005)
         return self
@@ -149,7 +150,9 @@ def test_without_a_free_worker_the_caller_is_told(make_instance):
 
 
 def test_several_fences_are_opened_at_once_and_those_that_hold_are_not(shard):
-    shard.sql("SELECT interlock.fence_buckets('account', '{4}', 's1', gen_random_uuid(), 2, '60 s')")
+    move = uuid.uuid4()
+    shard.sql("SELECT interlock.begin_export('account', '{4}', 's1', %s)", move)
+    shard.sql("SELECT interlock.fence_buckets('account', '{4}', 's1', %s, 2, '60 s')", move)
     moves = [shard.expire(bucket).move for bucket in (0, 1, 2)]
     assert shard.sql("SELECT interlock.expire_fences()", user="app") == [(sorted(moves),)]
     assert [shard.state(bucket) for bucket in (0, 1, 2, 4)] == ["owned"] * 3 + ["fenced"]

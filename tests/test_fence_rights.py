@@ -10,6 +10,7 @@ from support.shard import KEY, SECOND_KEY, Shard, refusal
 class Fenced(Shard):
     def fence(self, version=2, move=None):
         self.move = move or uuid.uuid4()
+        self.sql("SELECT interlock.begin_export('account', '{0}', 's1', %s)", self.move)
         self.sql("SELECT interlock.fence_buckets('account', '{0}', 's1', %s, %s, '60 s')", self.move, version)
 
     def waited_for(self, timeout="50 ms"):

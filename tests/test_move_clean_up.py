@@ -17,6 +17,7 @@ class Moved(Shard):
 
     def fence(self, duration="60 s"):
         self.move = uuid.uuid4()
+        self.sql("SELECT interlock.begin_export('account', '{0}', 's1', %s)", self.move)
         self.sql("SELECT interlock.fence_buckets('account', '{0}', 's1', %s, 2, %s)", self.move, duration)
         return self
 

@@ -211,6 +211,7 @@ def test_a_shard_that_lost_its_decision_is_told(cluster):
 
 def test_an_expired_fence_and_the_record_of_a_forgotten_move_are_told(cluster):
     source, move = cluster.instances["s0"], uuid.uuid4()
+    source.sql("SELECT interlock.begin_export('accounts', '{0}', 's1', %s)", move)
     source.sql("SELECT interlock.fence_buckets('accounts', '{0}', 's1', %s, 100, '1 ms')", move)
     findings = plan(cluster)
     assert "The fence has expired" in the_one(findings, "bucket 0 of keyspace \"accounts\" is fenced on shard \"s0\"")[2]

@@ -46,7 +46,8 @@ def lose_the_lock(cluster):
 
 SLEEPERS = ([(point, end) for point in POINTS for end in ("resumed", "aborted") if end == "resumed" or not decided(point)] if SOAK else
             [("after-subscribed", "resumed"), ("after-waited", "resumed"), ("after-verified", "resumed"), ("after-decided", "resumed"),
-             ("after-activated", "resumed"), ("after-slot", "aborted"), ("after-fenced", "aborted"), ("after-verified", "aborted")])
+             ("after-activated", "resumed"), ("after-slot", "aborted"), ("after-announced", "aborted"), ("after-fenced", "aborted"),
+             ("after-verified", "aborted")])
 
 
 @pytest.mark.parametrize(("point", "end"), SLEEPERS)

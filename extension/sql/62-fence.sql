@@ -177,11 +177,14 @@ CREATE FUNCTION interlock.fence_buckets(keyspace text, buckets integer[], to_sha
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    handoff interlock.handoff := interlock.begin_handoff(keyspace, buckets, 'source', to_shard, move_id);
+    -- It has begun, and has not been forgotten since: a mover that wakes up late begins no move anew.
+    handoff interlock.handoff := interlock.own_handoff(move_id, 'source');
     floor integer := (SELECT i.floor FROM interlock.shard_identity i);
     since integer;
     changed integer;
 BEGIN
+    -- As it was named then; and not aborted.
+    handoff := interlock.begin_handoff(keyspace, buckets, 'source', to_shard, move_id);
     IF handoff.state = 'decided' THEN
         RAISE EXCEPTION 'move % has been decided already', move_id
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Drive it forward: the target is to be activated.';
@@ -221,7 +224,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION interlock.fence_buckets(text, integer[], text, uuid, integer, interval) IS
-    'source: owned -> fenced; commit it, then wait_for_writers(). Returns the deadline by this server''s clock. Called again while it holds: the same deadline';
+    'source: owned -> fenced, of a move that begin_export() has begun; commit it, then wait_for_writers(). Returns the deadline by this server''s clock. Called again while it holds: the same deadline';
 
 CREATE FUNCTION interlock.lock_holders(keyspace text, modes text[]) RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp

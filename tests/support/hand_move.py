@@ -54,6 +54,7 @@ class HandMove:
         if self.version is None:
             self.reserve()
         if not self.begun:
+            self.source.sql("SELECT interlock.begin_export(%s, %s, %s, %s)", self.keyspace, [self.bucket], self.target_name, self.id)
             self.target.sql("SELECT interlock.begin_import(%s, %s, %s, %s)", self.keyspace, [self.bucket], self.source_name, self.id)
             self.begun = True
         self.source.sql("SELECT interlock.fence_buckets(%s, %s, %s, %s, %s, %s)", self.keyspace, [self.bucket],
