@@ -240,6 +240,23 @@ def test_a_shard_that_has_lost_a_decision_is_refused_until_somebody_vouches_for_
     nothing_to_do(applied)
 
 
+def test_a_bucket_is_not_taken_back_from_a_move_that_only_the_source_knows_to_be_decided(applied):
+    """The catalog is one from before the reservation: its next number is that of the move."""
+    move = begin_move(applied, [4])
+    before = applied.catalog.sql("SELECT last_version, reserved_version, reserved_move FROM interlock.cluster")[0]
+    version = applied.catalog.value("SELECT interlock.reserve_version(%s)", move)
+    applied.s0.sql("SELECT interlock.fence_buckets('accounts', '{4}', 's1', %s, %s, '60 s')", move, version)
+    assert applied.s0.sql("SELECT * FROM interlock.wait_for_writers('accounts', %s, '20 s')", move) == []
+    applied.s0.sql("SELECT interlock.write_marker(%s)", move)
+    applied.s0.sql("SELECT interlock.decide_handoff(%s)", move)
+    applied.catalog.sql("UPDATE interlock.cluster SET last_version = %s, reserved_version = %s, reserved_move = %s", *before)
+    applied.catalog.sql("UPDATE interlock.move SET route_version = NULL")
+    done = applied.apply(check=False)
+    assert done.returncode == 1, done.stdout
+    assert 'bucket 4 of keyspace "accounts" has been given to shard "s1"' in done.stderr and "--resume" in done.stderr
+    assert 4 not in owned(applied, "s0") + owned(applied, "s1")
+
+
 def test_a_shard_whose_buckets_were_published_elsewhere_before_it_was_applied_begins_with_that_floor(described):
     assert described.publish() == 1
     described.assign([4], "s1")

@@ -420,6 +420,33 @@ def test_two_movers_with_the_same_move_get_the_same_token(shard):
     assert shard.value("SELECT token FROM answer") == token
 
 
+def test_a_bucket_that_was_given_away_is_not_accepted_while_its_move_is_not_finished(shard):
+    """A catalog that was restored may give the move's number out again, to an "interlock apply" that makes this shard the owner."""
+    shard.begin(version=5)
+    assert shard.wait() == []
+    token = shard.decide()
+    for version in (4, 5, 6):
+        with refusal("55000"):
+            shard.sql("SELECT interlock.accept_buckets('account', '{0}', %s)", version)
+    assert shard.state() == "moved" and shard.value("SELECT interlock.decide_handoff(%s)", shard.move) == token
+    shard.sql("SELECT interlock.forget_handoff(%s)", shard.move)
+    with refusal("55000"):
+        shard.sql("SELECT interlock.accept_buckets('account', '{0}', 4)")
+    assert shard.value("SELECT interlock.accept_buckets('account', '{0}', 5)") == 1
+
+
+@pytest.mark.parametrize("change", ["SET state = 'owned', peer = NULL, move_id = NULL", "SET move_id = gen_random_uuid()", None])
+def test_a_decision_that_somebody_has_undone_activates_no_target(shard, change):
+    """Two shards would own the bucket."""
+    shard.begin(buckets="{0,3}")
+    assert shard.wait() == []
+    shard.decide()
+    shard.sql(f"UPDATE interlock.bucket_state {change} WHERE bucket = 3" if change else "DELETE FROM interlock.bucket_state WHERE bucket = 3")
+    with refusal("55000") as caught:
+        shard.sql("SELECT interlock.decide_handoff(%s)", shard.move)
+    assert str(caught[0]).startswith("bucket 3 of keyspace \"account\" is not as move")
+
+
 def test_a_decision_that_is_not_committed_decides_nothing(shard):
     shard.begin(duration="300 ms")
     assert shard.wait() == []

@@ -160,6 +160,17 @@ BEGIN
         RAISE EXCEPTION 'bucket % of keyspace "%" is %', obstacle.bucket, keyspace, obstacle.state
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Finish or abort its move first.';
     END IF;
+    -- A number alone does not tell that: a catalog that was restored gives numbers out again.
+    SELECT s.* INTO obstacle FROM interlock.bucket_state s
+      JOIN interlock.handoff h ON h.move_id = s.move_id AND h.role = 'source' AND h.state = 'decided'
+     WHERE s.keyspace = accept_buckets.keyspace AND s.bucket = ANY (accept_buckets.buckets) AND s.state = 'moved'
+     ORDER BY s.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of keyspace "%" has been given to shard "%"', obstacle.bucket, keyspace, obstacle.peer
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('By move %s, which is decided and not finished.', obstacle.move_id),
+                  HINT = 'Drive that move forward with "interlock move --resume". If the catalog does not know it any more, find out which shard has the rows, then call interlock.forget_handoff() here.';
+    END IF;
     INSERT INTO interlock.bucket_state AS s (keyspace, bucket, state, route_version)
     SELECT accept_buckets.keyspace, b, 'owned', accept_buckets.route_version
       FROM (SELECT DISTINCT unnest(buckets) AS b) AS wanted

@@ -345,10 +345,22 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     handoff interlock.handoff := interlock.own_handoff(move_id, 'source');
+    strange record;
     changed integer;
 BEGIN
     PERFORM interlock.commit_durably();
     IF handoff.state = 'decided' THEN
+        -- The token makes the target the owner: not if somebody has made this shard the owner again.
+        SELECT b.bucket, coalesce(s.state, 'none') AS state INTO strange
+          FROM unnest(handoff.buckets) AS b(bucket)
+          LEFT JOIN interlock.bucket_state s ON s.keyspace = handoff.keyspace AND s.bucket = b.bucket
+         WHERE (s.state, s.move_id) IS DISTINCT FROM ('moved', handoff.move_id) ORDER BY b.bucket LIMIT 1;
+        IF FOUND THEN
+            RAISE EXCEPTION 'bucket % of keyspace "%" is not as move % left it', strange.bucket, handoff.keyspace, handoff.move_id
+                USING ERRCODE = 'object_not_in_prerequisite_state',
+                      DETAIL = format('The move was decided, and since then somebody else has changed it. Its state is %s.', strange.state),
+                      HINT = 'Find out which shard has the right rows before anything else.';
+        END IF;
         RETURN handoff.token;
     END IF;
     PERFORM interlock.require_fenced(handoff);
