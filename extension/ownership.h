@@ -27,6 +27,7 @@ struct WriteRights {
     };
     Lock table;                ///< for writing, on a table of the keyspace
     Lock rows;                 ///< for locking rows of one
+    Lock behind;               ///< the same, while one of the buckets was fenced already
     std::uint32_t written[1];  ///< one a bucket: written to while it was owned
 };
 

@@ -1,5 +1,6 @@
 #include "pg.h"
 
+#include "guc.h"
 #include "write_rights.h"
 
 namespace interlock {
@@ -15,7 +16,47 @@ std::size_t size_for(std::int32_t buckets) {
            sizeof(std::uint32_t) * static_cast<std::size_t>(buckets);
 }
 
+// The transaction that last locked rows behind a fence.
+std::uint32_t behind_a_fence = 0;
+
+bool fenced_without_right(const Keyspace &keyspace) {
+    for (std::int32_t bucket = 0; keyspace.shut > 0 && bucket < keyspace.buckets; ++bucket)
+        if (keyspace.states[bucket] == BucketState::fenced &&
+            keyspace.rights->written[bucket] != epoch)
+            return true;
+    return false;
+}
+
+// Nobody has waited for the locks of this transaction. If the shard has given a bucket away since
+// its routes were made, somebody else may have changed at the new owner what was locked here. A
+// transaction that is prepared keeps its locks, and for how long nobody knows: it is refused while
+// the fence is there.
+void refuse_lost_row_locks(XactEvent event) {
+    if (likely(behind_a_fence != epoch)) return;
+    const Ownership &ownership = current_ownership();
+    for (int i = 0; i < ownership.keyspace_count; ++i) {
+        const Keyspace &keyspace = ownership.keyspaces[i];
+        if (keyspace.rights == nullptr || keyspace.rights->behind.epoch != epoch) continue;
+        const bool stale = guc::route_version != 0 && guc::route_version < ownership.floor;
+        if (!stale && (event == XACT_EVENT_PRE_COMMIT || !fenced_without_right(keyspace))) continue;
+        ereport(ERROR,
+                (errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+                 errmsg("rows of keyspace \"%s\" were locked while a bucket was being handed over "
+                        "(%s)",
+                        keyspace.name, stale ? "IL102" : "IL103"),
+                 stale
+                     ? errdetail("Route version %d is older than floor %d of shard \"%s\": others "
+                                 "may have changed these rows at another shard.",
+                                 guc::route_version, ownership.floor, ownership.shard)
+                     : errdetail("A prepared transaction would hold the locks when the bucket "
+                                 "has gone."),
+                 errhint("Run the transaction again.")));
+    }
+}
+
 void on_transaction(XactEvent event, void *) {
+    if (event == XACT_EVENT_PRE_COMMIT || event == XACT_EVENT_PRE_PREPARE)
+        refuse_lost_row_locks(event);
     if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
         if (++epoch == 0) epoch = 1;
 }
@@ -27,6 +68,7 @@ void for_each_lock(Visit visit) {
         if (WriteRights *rights = ownership.keyspaces[i].rights) {
             visit(&rights->table);
             visit(&rights->rows);
+            visit(&rights->behind);
         }
 }
 
@@ -89,9 +131,15 @@ void write_rights::note_row_locks(const PlannedStmt *statement) {
         const GuardedTable *table = guarding(ownership, relid);
         const Keyspace *keyspace =
             table == nullptr ? nullptr : find_keyspace(ownership, table->keyspace);
-        if (keyspace != nullptr && keyspace->rights != nullptr &&
-            keyspace->rights->rows.epoch != epoch)
-            note(&keyspace->rights->rows);
+        if (keyspace == nullptr || keyspace->rights == nullptr) continue;
+        if (keyspace->rights->rows.epoch != epoch) note(&keyspace->rights->rows);
+        // Only of sessions with routes: others read here what they like, and are not told. A
+        // statement by itself has let go of its locks before anybody could rely on them.
+        if (unlikely(keyspace->shut > 0) && guc::route_version != 0 && IsTransactionBlock() &&
+            keyspace->rights->behind.epoch != epoch && fenced_without_right(*keyspace)) {
+            note(&keyspace->rights->behind);
+            behind_a_fence = epoch;
+        }
     }
 }
 

@@ -10,6 +10,11 @@
 // The lock must have been held all the time. A savepoint that is rolled back lets go of the locks
 // taken since. As long as one that counts is left, it is older than all that was remembered since
 // the savepoint, and nothing is lost; otherwise all is forgotten.
+//
+// Nobody waits for locks on rows that are taken behind the fence, and locking is no write that the
+// guard would see. What they are for, that nobody changes the rows until the transaction ends, they
+// do as long as the bucket is here. So a transaction that has taken them is refused at its end if a
+// bucket has been given away meanwhile.
 #pragma once
 
 #include "ownership.h"
@@ -36,7 +41,8 @@ inline void note_write(const Ownership &ownership, const Keyspace &keyspace, std
         note_first_write(ownership, keyspace, bucket);
 }
 
-/// Remembers that this transaction locks rows of tables of a statement that is about to run.
+/// Remembers that this transaction locks rows of tables of a statement that is about to run; behind
+/// a fence, it is looked at again when it is about to commit.
 void note_row_locks(const PlannedStmt *statement);
 
 /// Whether the transaction, which finds the bucket fenced, may write to it all the same.

@@ -2,6 +2,7 @@
 
 import uuid
 
+import psycopg
 import pytest
 
 from support.shard import KEY, SECOND_KEY, Shard, refusal
@@ -155,6 +156,136 @@ def test_a_prepared_transaction_takes_its_right_along(shard, session, text):
             session.execute(insert())
     finally:
         session.execute("ROLLBACK PREPARED 'rights'")
+
+
+# --- rows locked behind the fence -----------------------------------------------------------------
+
+LOCK = f"SELECT * FROM account WHERE account_id = {KEY[0]} FOR UPDATE"
+
+
+@pytest.fixture
+def routed(shard, session):
+    """As a router's session, in a transaction that has read only."""
+    session.execute("ROLLBACK")
+    session.execute("SET interlock.route_version = 1")
+    session.execute("BEGIN")
+    session.execute("SELECT * FROM elsewhere")
+    return session
+
+
+def decide(shard):
+    shard.sql("SELECT interlock.write_marker(%s)", shard.move)
+    shard.sql("SELECT interlock.decide_handoff(%s)", shard.move)
+
+
+BEHIND = [
+    LOCK,
+    f"SELECT * FROM account WHERE account_id = {KEY[0]} FOR NO KEY UPDATE",
+    f"SELECT * FROM account WHERE account_id = {KEY[0]} FOR SHARE",
+    f"SELECT * FROM plain, account a WHERE a.account_id = {KEY[0]} FOR KEY SHARE OF a",
+    f"SELECT * FROM entry WHERE account_id = {KEY[0]} FOR UPDATE",
+    f"SELECT * FROM entry_00 WHERE account_id = {KEY[0]} FOR UPDATE",
+    f"DECLARE c CURSOR FOR SELECT * FROM account WHERE account_id = {KEY[0]} FOR UPDATE",
+    f"DO $$ BEGIN PERFORM * FROM account WHERE account_id = {KEY[0]} FOR UPDATE; END $$",
+    "SAVEPOINT s; " + LOCK + "; RELEASE s",
+    # What a foreign key locks, counts as well.
+    f"INSERT INTO member VALUES ({KEY[2]})",
+]
+
+
+@pytest.mark.parametrize("lock", BEHIND)
+def test_rows_locked_behind_the_fence_are_no_longer_locked_when_the_bucket_has_gone(shard, routed, lock):
+    """Somebody else may have changed them at the new owner, and what was written here rests on that nobody could."""
+    shard.sql("CREATE TABLE member (account_id bigint PRIMARY KEY REFERENCES account)")
+    shard.fence()
+    assert shard.waited_for("5 s") == []
+    routed.execute(lock)
+    routed.execute("UPDATE plain SET account_id = 2")
+    decide(shard)
+    with refusal("40001") as caught:
+        routed.execute("COMMIT")
+    assert str(caught[0]).splitlines()[0].endswith("(IL102)") and caught[0].diag.message_hint == "Run the transaction again."
+    assert routed.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    assert shard.sql("SELECT account_id FROM plain") == [(1,)], "nothing of the transaction is kept"
+    # The next transaction of the session is a new one.
+    routed.execute("BEGIN; UPDATE plain SET account_id = 3; COMMIT")
+
+
+@pytest.mark.parametrize("lock", [LOCK, f"SELECT * FROM account WHERE account_id = {KEY[2]} FOR UPDATE"])
+def test_a_transaction_with_locked_rows_is_not_prepared_behind_the_fence(shard, routed, lock):
+    """Its locks would outlive the decision, and nobody waits for them."""
+    shard.fence()
+    assert shard.waited_for() == []
+    routed.execute(lock)
+    with refusal("40001") as caught:
+        routed.execute("PREPARE TRANSACTION 'behind'")
+    assert str(caught[0]).splitlines()[0].endswith("(IL103)")
+    assert shard.sql("SELECT gid FROM pg_prepared_xacts") == []
+
+
+def test_nor_when_the_bucket_has_gone(shard, routed):
+    shard.fence()
+    assert shard.waited_for() == []
+    routed.execute(LOCK)
+    decide(shard)
+    with refusal("40001") as caught:
+        routed.execute("PREPARE TRANSACTION 'behind'")
+    assert "(IL102)" in str(caught[0])
+
+
+def test_rows_locked_behind_a_fence_that_is_opened_again_stay_locked(shard, routed):
+    shard.fence()
+    assert shard.waited_for() == []
+    routed.execute(LOCK)
+    shard.sql("SELECT interlock.unfence_buckets(%s)", shard.move)
+    routed.execute("COMMIT")
+    routed.execute("BEGIN")
+    routed.execute(LOCK)
+    shard.fence(move=shard.move)
+    assert shard.waited_for() == [routed.info.backend_pid], "the second fence waits for them"
+    routed.execute("PREPARE TRANSACTION 'before'")
+    shard.sql("ROLLBACK PREPARED 'before'")
+
+
+@pytest.mark.parametrize("first", [LOCK, update(KEY[0])])
+def test_whose_locks_are_good_may_be_prepared(shard, routed, first):
+    routed.execute(first)
+    shard.fence()
+    routed.execute(LOCK)
+    routed.execute("PREPARE TRANSACTION 'waited for'")
+    assert shard.waited_for() == [None]
+    shard.sql("COMMIT PREPARED 'waited for'")
+
+
+@pytest.mark.parametrize("what", ["under way", "newer routes", "before the fence", "given back", "by itself", "directly", "elsewhere", "written before"])
+def test_whose_locks_are_good_may_commit(shard, session, routed, what):
+    if what == "newer routes":
+        routed.execute("SET interlock.route_version = 2")
+    if what == "directly":
+        routed.execute("SET interlock.route_version = 0")
+    if what == "before the fence":
+        routed.execute(LOCK)
+    if what == "written before":
+        routed.execute(update(KEY[0]))
+    shard.fence()
+    if what not in ("before the fence", "written before"):
+        assert shard.waited_for("5 s") == []
+    if what == "given back":
+        routed.execute("SAVEPOINT s")
+    if what == "by itself":
+        routed.execute("ROLLBACK")
+    routed.execute("SELECT * FROM elsewhere FOR UPDATE" if what == "elsewhere" else LOCK)
+    if what == "given back":
+        routed.execute("ROLLBACK TO s")
+    if what in ("under way", "before the fence", "written before"):
+        routed.execute("COMMIT")
+        assert shard.waited_for("5 s") == []
+        return
+    decide(shard)
+    if what != "by itself":
+        routed.execute("UPDATE plain SET account_id = 2")
+        routed.execute("COMMIT")
+        assert shard.sql("SELECT account_id FROM plain") == [(2,)]
 
 
 # --- partitions and triggers ----------------------------------------------------------------------

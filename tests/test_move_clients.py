@@ -331,6 +331,41 @@ def test_a_transaction_that_first_writes_the_bucket_behind_its_fence_is_to_begin
     assert balance(move.source, NEAR[move.source_name]) == 101 and balance(move.source, KEY) == 100
 
 
+@pytest.mark.parametrize("lock", ["FOR UPDATE", "FOR NO KEY UPDATE", "FOR SHARE", "FOR KEY SHARE"])
+def test_a_transaction_that_locks_rows_behind_the_fence_and_commits_after_the_switch_is_to_begin_again(cluster, move, client, lock):
+    """Nobody waited for it, and it asks the shard for nothing more: another client has changed the row that it holds locked."""
+    near = NEAR[move.source_name]
+    client.ok("BEGIN")
+    client.ok(read(near))
+    move.fence()
+    assert move.waiting_writers() == []
+    assert client.value(f"{read(KEY)} {lock}") == "100"
+    client.ok(add(near))
+    move.waiting_writers = lambda: []  # as before: asked again, the shard would name this one
+    move.decide().publish()
+    cluster.pg_client().ok(add(KEY))
+    refused = client.query("COMMIT").refused("40001", "I")
+    assert refused.error.fields["M"].endswith("(IL102)") and refused.error.fields["H"] == "Run the transaction again."
+    assert balance(move.source, near) == 100, "nothing of the transaction is kept"
+    assert balance(move.target, KEY) == 101
+    # And again, as it was told.
+    client.ok("BEGIN")
+    assert client.value(f"{read(KEY)} {lock}") == "101"
+    client.ok("COMMIT")
+
+
+def test_rows_locked_behind_the_fence_of_a_move_that_is_given_up_stay_locked(cluster, move, client):
+    near = NEAR[move.source_name]
+    client.ok("BEGIN")
+    client.ok(read(near))
+    move.fence()
+    assert client.value(f"{read(KEY)} FOR UPDATE") == "100"
+    client.ok(add(near))
+    move.unfence()
+    client.ok("COMMIT")
+    assert balance(move.source, near) == 101
+
+
 def test_a_block_takes_the_newest_routes_with_its_first_statement_for_a_shard(cluster, move, client):
     client.ok("BEGIN")
     client.ok("SELECT 1")
