@@ -13,6 +13,7 @@ import pytest
 
 from conftest import remove
 from support.indexed import ENTRIES, INDEX, IndexedCluster
+from support.moves import move_to_its_end
 from support.order_cluster import make_orders
 from support.placement import bucket_of
 from support.router import BINARY, SLACK, environment
@@ -732,13 +733,18 @@ def test_under_writers_and_consumers_nothing_right_is_reported_and_all_wrong_is_
 
 
 def test_while_buckets_move_nothing_right_is_reported(index):
-    """Each move makes a new route version, and the shard that gave the bucket away refuses the old one."""
+    """Each move makes a new route version, and the shard that gave the bucket away refuses the old one. Meanwhile rows are on
+    both shards."""
+    for shard in index.shards:
+        # Their primary keys do not have the shard key.
+        index.instances[shard].sql("ALTER TABLE orders REPLICA IDENTITY FULL; ALTER TABLE sample REPLICA IDENTITY FULL")
     index.delete(index.orders[700], silently=True)
     repair = index.start_repair("--rate", 400, "--chunk", 50)
     wait_until(lambda: position(index), 30, "it has begun")
     owners = index.owners()
     for bucket in (0, 1):
-        index.move_bucket(bucket, "s2" if owners[bucket] != "s2" else "s0")
+        move_to_its_end(index.catalog.conninfo("app", "postgres"), "--keyspace", "accounts", "--bucket", bucket,
+                        "--to", "s2" if owners[bucket] != "s2" else "s0")
     out, err = repair.communicate(timeout=120 * SLACK)
     report = json.loads(out.splitlines()[-1])
     assert repair.returncode == 3, out + err

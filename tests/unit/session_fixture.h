@@ -76,7 +76,9 @@ class SessionTest : public testing::Test {
 
     /// Runs `body` on the loop with a worker and the two shards, then takes everything down again,
     /// so that nothing is left waiting.
+    /// Once in a test: a loop that has been stopped does not run again.
     void with_shards(const std::function<Task<void>()> &body) {
+        ASSERT_FALSE(std::exchange(used_, true));
         spawn(run_body(body));
         loop_.run();
     }
@@ -104,6 +106,8 @@ class SessionTest : public testing::Test {
         "update account set balance = balance - ? where account_id = ?";
 
   private:
+    bool used_ = false;
+
     // A coroutine of its own, so that the body's captures outlive it.
     Task<void> run_body(const std::function<Task<void>()> &body) {
         s0_ = std::make_unique<FakeShard>(loop_, cluster_id, "s0");

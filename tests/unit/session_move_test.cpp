@@ -59,30 +59,36 @@ class SessionMoveTest : public test::SessionTest {
     bool done_ = false;
 };
 
-TEST_F(SessionMoveTest, AStatementRefusedForItsRoutesIsSentAgainUnderNewerOnes) {
-    for (const char *state : {"IL102", "IL101"}) {
-        done_ = false;
-        with_shards([&]() -> Task<void> {
-            Session session(*worker_);
-            auto behaviour = refusal(state);
-            if (std::string(state) == "IL101")
-                behaviour.frames = test::framed(
-                    'E', std::string("SERROR\0VERROR\0CIL101\0Mrefused\0DState moved here.\0\0"s));
-            refuse_on_s0(behaviour, 1);
-            spawn(start(session, update_one, {"1", here_}));
-            co_await until([&] { return worker_->moves.waiting == 1; });
-            EXPECT_FALSE(done_);
-            EXPECT_EQ(pool(0).borrowed, 0U);  // nothing is held meanwhile
-            worker_->use_table(table(2, true));
-            co_await until([&] { return done_; });
-            EXPECT_EQ(said_.brief(), "OK I");
-            EXPECT_EQ(said_.reply.shard, "s1");
-            EXPECT_EQ(said_.reply.route_version, 2);
-            EXPECT_EQ(sent(*s0_, "update"), 1U);
-            EXPECT_EQ(sent(*s1_, "update"), 1U);
-            EXPECT_EQ(worker_->moves.resent, 1U);
-        });
-    }
+// With the SQLSTATE of the refusal.
+class SessionMoveRefusalTest : public SessionMoveTest,
+                               public testing::WithParamInterface<const char *> {};
+class SessionMoveLaterTest : public SessionMoveRefusalTest {};
+
+INSTANTIATE_TEST_SUITE_P(, SessionMoveRefusalTest, testing::Values("IL102", "IL101"));
+INSTANTIATE_TEST_SUITE_P(, SessionMoveLaterTest, testing::Values("IL102", "IL103"));
+
+TEST_P(SessionMoveRefusalTest, AStatementRefusedForItsRoutesIsSentAgainUnderNewerOnes) {
+    const char *state = GetParam();
+    with_shards([&]() -> Task<void> {
+        Session session(*worker_);
+        auto behaviour = refusal(state);
+        if (std::string(state) == "IL101")
+            behaviour.frames = test::framed(
+                'E', std::string("SERROR\0VERROR\0CIL101\0Mrefused\0DState moved here.\0\0"s));
+        refuse_on_s0(behaviour, 1);
+        spawn(start(session, update_one, {"1", here_}));
+        co_await until([&] { return worker_->moves.waiting == 1; });
+        EXPECT_FALSE(done_);
+        EXPECT_EQ(pool(0).borrowed, 0U);  // nothing is held meanwhile
+        worker_->use_table(table(2, true));
+        co_await until([&] { return done_; });
+        EXPECT_EQ(said_.brief(), "OK I");
+        EXPECT_EQ(said_.reply.shard, "s1");
+        EXPECT_EQ(said_.reply.route_version, 2);
+        EXPECT_EQ(sent(*s0_, "update"), 1U);
+        EXPECT_EQ(sent(*s1_, "update"), 1U);
+        EXPECT_EQ(worker_->moves.resent, 1U);
+    });
 }
 
 TEST_F(SessionMoveTest, TheFirstStatementOfATransactionTakesItsBeginWithIt) {
@@ -103,22 +109,22 @@ TEST_F(SessionMoveTest, TheFirstStatementOfATransactionTakesItsBeginWithIt) {
     });
 }
 
-TEST_F(SessionMoveTest, ALaterStatementOfATransactionIsToldAndNeverSentAgain) {
-    for (const char *state : {"IL102", "IL103"})
-        with_shards([&]() -> Task<void> {
-            Session session(*worker_);
-            co_await say(session, "begin");
-            EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK T");
-            refuse_on_s0(refusal(state), 1);
-            const Said said = co_await say(session, update_one, {"1", here_});
-            EXPECT_EQ(said.brief(), "R31 E");
-            EXPECT_EQ(said.state(), "40001");
-            EXPECT_NE(said.reply.refusal->message.find(state), std::string::npos);
-            EXPECT_EQ(sent(*s0_, "update"), 2U);
-            EXPECT_EQ(sent(*s0_, "ROLLBACK"), 1U);
-            EXPECT_EQ(worker_->moves.failed, 1U);
-            EXPECT_EQ((co_await say(session, "rollback")).brief(), "OK I");
-        });
+TEST_P(SessionMoveLaterTest, ALaterStatementOfATransactionIsToldAndNeverSentAgain) {
+    const char *state = GetParam();
+    with_shards([&]() -> Task<void> {
+        Session session(*worker_);
+        co_await say(session, "begin");
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK T");
+        refuse_on_s0(refusal(state), 1);
+        const Said said = co_await say(session, update_one, {"1", here_});
+        EXPECT_EQ(said.brief(), "R31 E");
+        EXPECT_EQ(said.state(), "40001");
+        EXPECT_NE(said.reply.refusal->message.find(state), std::string::npos);
+        EXPECT_EQ(sent(*s0_, "update"), 2U);
+        EXPECT_EQ(sent(*s0_, "ROLLBACK"), 1U);
+        EXPECT_EQ(worker_->moves.failed, 1U);
+        EXPECT_EQ((co_await say(session, "rollback")).brief(), "OK I");
+    });
 }
 
 TEST_F(SessionMoveTest, NothingIsSentAgainOnceRowsWereGivenOut) {
