@@ -663,6 +663,80 @@ def test_what_is_held_back_too_long_is_sent_as_ever(cluster, move, make_router):
     assert balance(move.source, KEY) == 104
 
 
+@pytest.mark.parametrize("way", ["simple", "unnamed", "block", "piped"])
+def test_an_announcement_that_nobody_takes_back_is_waited_out_once(cluster, move, make_router, way):
+    """Its mover is gone, and its fence is opened by the first to meet it: nobody gets an error, and the bucket is not slow
+    until somebody looks after the move."""
+    write, kinds = WRITES[way]
+    router = make_router({"routes": {"wait": "1s"}})
+    client = cluster.pg_client(router)
+    move.announce()
+    wait_for_announcement(move, router)
+    move.fence("300 ms")
+    assert write(client).ok().kinds == kinds
+    before = counters(router)
+    with Stopwatch() as watch:
+        for _ in range(3):
+            assert write(client).ok().kinds == kinds
+    assert watch.seconds < 1 and balance(move.source, KEY) == 104
+    assert counters(router) == before | {"failed": 0} and before["announced"] == move.version
+
+
+def test_what_is_sent_together_is_not_held_for_an_announcement_that_is_too_old(cluster, move, make_router):
+    """Its first statements, of other buckets, would run under the announced version, which the last must not: so all of it
+    runs under the one in force."""
+    near = NEAR[move.source_name]
+    router = make_router({"routes": {"wait": "1s"}})
+    client = cluster.pg_client(router)
+    move.announce()
+    wait_for_announcement(move, router)
+
+    def ask(*frames):
+        return client.ask(w.extended(ADD, [near]), w.extended(VERSION + str(near)), w.extended(ADD, [KEY]), *frames)
+
+    in_force = str(cluster.catalog.value("SELECT route_version FROM interlock.cluster"))
+    assert ask().ok().value == in_force
+    with Stopwatch() as watch:
+        assert ask().ok().value == in_force
+        client.ask(w.extended("BEGIN"), w.extended(ADD, [near]), w.extended(ADD, [KEY]), w.extended("COMMIT")).ok()
+        assert client.value(VERSION + str(near)) == str(move.version)
+    assert watch.seconds < 1 and (balance(move.source, near), balance(move.source, KEY)) == (103, 103)
+    # The shard decides, as ever.
+    move.fence()
+    assert "IL103" in str(ask().refused("40001").error.fields)
+    assert (balance(move.source, near), balance(move.source, KEY)) == (103, 103)
+    move.decide()
+    asked = Asked(ask)
+    wait_for_waiting(cluster, router=router)
+    move.publish()
+    assert asked.answer().codes == ["IL011"]  # the move tears them apart
+
+
+def test_each_announcement_is_waited_for_anew(cluster, move, make_router):
+    router = make_router({"routes": {"wait": "2s"}})
+    client = cluster.pg_client(router)
+    for count in (1, 2):
+        move.announce()
+        wait_for_announcement(move, router)
+        with Stopwatch() as watch:
+            client.ok(add(KEY))
+        assert watch.seconds > 0.5 and counters(router)["held"] == count
+        client.ok(add(KEY))
+        assert counters(router)["held"] == count
+        move.withdraw()
+    assert balance(move.source, KEY) == 104
+
+
+def test_who_opens_a_fence_is_sent_again_however_long_he_has_waited(cluster, move, make_router):
+    client = cluster.pg_client(make_router({"routes": {"wait": "0"}}))
+    expired = "SELECT until <= clock_timestamp() FROM interlock.handoff WHERE move_id = %s"
+    for write in (simple, unnamed, piped):
+        move.fence("1 ms")
+        wait_until(lambda: move.source.value(expired, move.id), 5, "the fence's time has passed")
+        write(client).ok()
+    assert balance(move.source, KEY) == 103
+
+
 def test_a_router_that_does_not_wait_tells_at_once(cluster, move, make_router):
     router = make_router({"routes": {"wait": "0"}})
     client = cluster.pg_client(router)

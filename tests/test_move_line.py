@@ -206,6 +206,26 @@ def test_who_shuts_its_writing_side_while_it_waits_is_told_that_nothing_is_done(
     assert (balance(move.source, KEY), balance(move.source, NEAR[move.source_name])) == (100, 100)
 
 
+def test_an_announcement_that_nobody_takes_back_is_waited_out_once(make_moving):
+    cluster = make_moving(router_settings={"pg": {}, "routes": {"wait": "1s"}}).up()
+    cluster.s0.sql("INSERT INTO account VALUES (%s, 'o', 100, 1)", KEY)
+    move = HandMove(cluster, BUCKET)
+    client = cluster.client()
+    announce(move)
+    move.fence("300 ms")
+    assert ok(client.q(CREDIT, 1, KEY)).shard == "s0"
+    before = counters(cluster)
+    with Stopwatch() as watch:
+        for _ in range(3):
+            ok(client.q(CREDIT, 1, KEY))
+        ok(client.q("BEGIN"))
+        ok(client.q(CREDIT, 1, KEY))
+        ok(client.q("COMMIT"))
+    assert watch.seconds < 1 and balance(cluster.s0, KEY) == 105
+    assert counters(cluster) == before and before["failed"] == 0
+    move.end()
+
+
 def test_writes_of_line_clients_during_moves_to_and_fro(moving):
     moving.fill(moved=BUCKET, near=2)
     with moving.load(8, ways=("line",), kinds={"transfer": 4, "post": 3, "set": 2, "get": 2}) as load:

@@ -165,7 +165,7 @@ Task<std::optional<Refusal>> PgClient::ensure(const sql::Facts &facts, std::opti
 // not stop them.
 std::int32_t PgClient::version(bool settled) const {
     const RouteTable &table = *routes_in_use()->table;
-    return settled ? table.settled_version() : table.version;
+    return settled && !in_force_ ? table.settled_version() : table.version;
 }
 
 Task<std::optional<Refusal>> PgClient::lend(std::optional<ShardIndex> shard, bool settled,

@@ -331,6 +331,7 @@ class PgClient final : public Client, private ExchangeOwner {
     [[nodiscard]] Task<bool> await_routes(Millis until, bool look_once);
     [[nodiscard]] Task<std::optional<Refusal>> hold_back(bool &again);
     [[nodiscard]] Task<std::optional<Refusal>> make_way(bool synced);
+    [[nodiscard]] Task<std::optional<Refusal>> await_reason(const Refused &refused, bool &again);
     [[nodiscard]] Task<bool> end_refused(const Refused &refused);
     void take_back();
     [[nodiscard]] Task<void> take_behind_refused(const wire::Frame &frame);
@@ -422,9 +423,11 @@ class PgClient final : public Client, private ExchangeOwner {
     bool round_open_ = false;    ///< messages since the last Sync
     bool flush_wanted_ = false;  ///< the client waits for answers in the middle of a round
     bool patience_is_the_sessions_ = false;  ///< its statement_timeout ends it, not the router's
-    bool gone_ = false;                      ///< the client has closed its end
-    bool closing_ = false;                   ///< the connection ends after what is in out_
-    bool may_read_ahead_ = true;             ///< false while a view into in_ is in use
+    bool patience_spent_ = false;  ///< it was sent again after that time, which happens once
+    bool in_force_ = false;        ///< nothing of it runs under a version that is announced
+    bool gone_ = false;            ///< the client has closed its end
+    bool closing_ = false;         ///< the connection ends after what is in out_
+    bool may_read_ahead_ = true;   ///< false while a view into in_ is in use
     bool utf8_ = true;
     bool hold_status_ = false;           ///< status changes are not told to the client for now
     std::optional<Code> round_refusal_;  ///< why the router itself failed the round

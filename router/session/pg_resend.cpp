@@ -63,6 +63,8 @@ void PgClient::use_newest_routes() {
 void PgClient::begin_request() {
     use_newest_routes();
     patience_ = 0;
+    patience_spent_ = false;
+    in_force_ = false;
     retry_delay_ = retry_first;
     resend_->possible = false;
 }
@@ -291,13 +293,15 @@ Task<bool> PgClient::await_routes(Millis until, bool look_once) {
 
 // A bucket of the statement is announced to move, and nothing of its transaction has been sent.
 // Waits for what becomes of that. Then: it is planned again (`again`), or sent as ever, because
-// that took too long; or it is refused.
+// that, or the announcement, has taken too long; or it is refused.
 Task<std::optional<Refusal>> PgClient::hold_back(bool &again) {
     again = false;
+    const Millis hold = hold_deadline(worker_, *routes_in_use());
+    if (worker_.loop().now() >= hold) co_return std::nullopt;
     if (patience_ == 0) ++worker_.moves.held;
     begin_patience();
     if (worker_.loop().now() >= patience_) co_return std::nullopt;
-    again = co_await await_routes(patience_, false);
+    again = co_await await_routes(std::min(hold, patience_), false);
     if (!again) co_return waited_in_vain();
     use_newest_routes();
     co_return std::nullopt;
@@ -328,20 +332,12 @@ Task<std::optional<Refusal>> PgClient::make_way(bool synced) {
     if (cancelled_ && !timed_out_)
         co_return postgres_error("57014", "canceling statement due to user request");
 
-    const Millis now = worker_.loop().now();
     begin_patience();
-    bool again = false;
-    if (now < patience_) {
-        const bool fenced = refused->kind == RouteRefusal::fenced && !refused->before_sending;
-        const bool unknown =
-            refused->kind == RouteRefusal::not_owned && !says_moved(refused->error);
-        const Millis until = fenced ? std::min(patience_, now + retry_delay_) : patience_;
-        again = opened || co_await await_routes(until, unknown);
-        retry_delay_ = std::min(retry_delay_ * 2, retry_cap);
-        if (!again)
-            if (auto refusal = waited_in_vain()) co_return refusal;
-        again = again || (fenced && worker_.loop().now() < patience_);
-    }
+    bool again = opened;
+    if (worker_.loop().now() >= patience_)
+        again = again && !std::exchange(patience_spent_, true);
+    else if (!again)
+        if (auto refusal = co_await await_reason(*refused, again)) co_return refusal;
     if (again) {
         ++worker_.moves.resent;
         take_back();
@@ -350,6 +346,27 @@ Task<std::optional<Refusal>> PgClient::make_way(bool synced) {
     }
     if (refused->kind != RouteRefusal::not_owned) ++worker_.moves.failed;
     co_return told_route_refusal(refused->kind, refused->error);
+}
+
+// What was refused waits until there is reason to carry it out again. A refusal: why it must not
+// wait any longer, where that is not what it was refused for.
+Task<std::optional<Refusal>> PgClient::await_reason(const Refused &refused, bool &again) {
+    const Millis now = worker_.loop().now();
+    const bool fenced = refused.kind == RouteRefusal::fenced && !refused.before_sending;
+    const bool unknown = refused.kind == RouteRefusal::not_owned && !says_moved(refused.error);
+    const Millis hold = refused.before_sending ? hold_deadline(worker_, *routes_in_use()) : never;
+    const Millis until = std::min({patience_, hold, fenced ? now + retry_delay_ : never});
+    if (now < hold) {
+        again = co_await await_routes(until, unknown);
+        retry_delay_ = std::min(retry_delay_ * 2, retry_cap);
+        if (again) co_return std::nullopt;
+        if (auto refusal = waited_in_vain()) co_return refusal;
+    }
+    // What is held too long is sent under the version in force; so is what came before it.
+    const bool held_too_long = worker_.loop().now() >= hold;
+    in_force_ = in_force_ || held_too_long;
+    again = held_too_long || (fenced && worker_.loop().now() < patience_);
+    co_return std::nullopt;
 }
 
 // Rolls back on the backend what is not rolled back already, and gives it back. A fence whose time

@@ -1,6 +1,7 @@
 #include "session/route_patience.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace interlock {
 
@@ -26,7 +27,8 @@ bool RoutePatience::over(const Worker &worker) const {
 Task<bool> RoutePatience::await(Worker &worker, const Routes *seen, RouteRefusal kind,
                                 const BackendError &error, bool opened, bool stop, Event *gave_up) {
     (void)begin(worker);
-    if (over(worker)) co_return false;
+    // A fence that was opened is no reason to refuse what has waited for that.
+    if (over(worker)) co_return opened && !std::exchange(spent, true);
     if (opened) co_return true;
     if (kind == RouteRefusal::not_owned && !says_moved(error))
         co_return co_await look_for_routes(worker, seen, until, gave_up);

@@ -17,10 +17,21 @@ RouteWaiter::~RouteWaiter() {
     --worker_.moves.waiting;
 }
 
-Millis route_deadline(const Worker &worker) {
+namespace {
+
+Millis wait_from(const Worker &worker, Millis begin) {
     const Millis wait = worker.settings().routes_wait;
-    const Millis now = worker.loop().now();
-    return wait >= never - now ? never : now + wait;
+    return wait >= never - begin ? never : begin + wait;
+}
+
+}  // namespace
+
+Millis route_deadline(const Worker &worker) {
+    return wait_from(worker, worker.loop().now());
+}
+
+Millis hold_deadline(const Worker &worker, const Routes &routes) {
+    return wait_from(worker, routes.taken);
 }
 
 Task<bool> wait_for_routes(Worker &worker, const Routes *seen, Millis deadline, Event *gave_up,

@@ -48,6 +48,10 @@ enum class RouteRefusal : std::uint8_t {
 
 /// When a statement that begins to wait now gives up: routes.wait from now.
 [[nodiscard]] Millis route_deadline(const Worker &worker);
+/// Until when statements are held back for what `routes` announce: routes.wait from when this
+/// router learned of it. Nobody takes the announcement of a mover that has died back; were each
+/// statement to wait for that in its turn, the bucket would be slow until somebody looks after it.
+[[nodiscard]] Millis hold_deadline(const Worker &worker, const Routes &routes);
 
 /// A place in the worker's list of those that wait.
 class RouteWaiter {

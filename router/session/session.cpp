@@ -4,6 +4,8 @@
 #include "session/outcome.h"
 #include "sql/strict.h"
 
+#include <algorithm>
+
 namespace interlock {
 
 namespace {
@@ -265,16 +267,18 @@ Refusal Session::on_the_move() const {
 }
 
 // The statement's bucket is announced to move, and nothing was sent in its place. Waits for what
-// becomes of that. Then it is judged anew (`again`); or it is sent as ever, the time being up; or
-// refused.
+// becomes of that. Then it is judged anew (`again`); or it is sent as ever, its time, or that of
+// the announcement, being up; or refused.
 Task<std::optional<Refusal>> Session::hold_back(RoutePatience &patience, bool &again) {
+    const std::shared_ptr<const Routes> seen = routes_in_use();
+    const Millis hold = hold_deadline(worker_, *seen);
+    if (worker_.loop().now() >= hold) co_return std::nullopt;
     if (patience.begin(worker_)) ++worker_.moves.held;
     if (patience.over(worker_)) co_return std::nullopt;
-    const std::shared_ptr<const Routes> seen = routes_in_use();
     const bool autocommit = transaction_ == Transaction::none;
     const ClientEnd::Listening client(client_);
-    again =
-        co_await wait_for_routes(worker_, seen.get(), patience.until, client.gone(), autocommit);
+    const Millis until = std::min(hold, patience.until);
+    again = co_await wait_for_routes(worker_, seen.get(), until, client.gone(), autocommit);
     co_return again && !client_gone() ? std::nullopt : waited_in_vain();
 }
 

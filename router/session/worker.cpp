@@ -22,7 +22,7 @@ Worker::~Worker() {
 
 void Worker::use_table(std::shared_ptr<const RouteTable> table) {
     pools_->use(table);
-    routes_ = std::make_shared<const Routes>(std::move(table), pools_);
+    routes_ = std::make_shared<const Routes>(std::move(table), pools_, loop_.now());
     catalog.rejected_version = -1;
     catalog.rejected_why.clear();
     wake_route_waiters();

@@ -23,14 +23,16 @@ namespace interlock {
 /// A route table and the pools of its shards. Held by each transaction that began under it.
 class Routes {
   public:
-    Routes(std::shared_ptr<const RouteTable> table, std::shared_ptr<Pools> pools)
-        : table(std::move(table)), pools_(std::move(pools)) {}
+    Routes(std::shared_ptr<const RouteTable> table, std::shared_ptr<Pools> pools, Millis taken)
+        : table(std::move(table)), taken(taken), pools_(std::move(pools)) {}
 
     /// The pools of a backend login; "" is the login of the connection strings. Made when first
     /// asked for; the address holds as long as these routes.
     [[nodiscard]] LoginPools &pools_for(std::string_view login) const;
 
     const std::shared_ptr<const RouteTable> table;
+    /// When the worker took them, with what they announce: by its loop's clock.
+    const Millis taken;
 
   private:
     std::shared_ptr<Pools> pools_;

@@ -1,4 +1,5 @@
 // Waiting for routes: what ends it, and what a shard's refusal of routes is told as.
+#include "session/route_patience.h"
 #include "session/route_wait.h"
 
 #include "fixtures.h"
@@ -132,6 +133,36 @@ TEST_F(RouteWaitTest, ALookEndsWhenTheCatalogIsOutOfReach) {
         co_await turns();
         EXPECT_EQ(ended_, (std::vector<bool>{false}));
         EXPECT_FALSE(co_await look_for_routes(*worker_, worker_->routes().get(), never));
+    });
+}
+
+TEST_F(RouteWaitTest, NothingIsHeldForAnAnnouncementThatIsOlderThanAWait) {
+    run([&]() -> Task<void> {
+        const std::shared_ptr<const Routes> before = worker_->routes();
+        EXPECT_EQ(hold_deadline(*worker_, *before), before->taken + settings_.routes_wait);
+        co_await turns();
+        worker_->use_table(table(3, 4));
+        EXPECT_GT(worker_->routes()->taken, before->taken);
+        EXPECT_EQ(hold_deadline(*worker_, *worker_->routes()),
+                  worker_->routes()->taken + settings_.routes_wait);
+        settings_.routes_wait = never;
+        worker_->replace_settings(settings_);
+        EXPECT_EQ(hold_deadline(*worker_, *worker_->routes()), never);
+    });
+}
+
+TEST_F(RouteWaitTest, AFenceThatWasOpenedIsAReasonEvenIfThereIsNoTimeLeft) {
+    settings_.routes_wait = 0;
+    worker_->replace_settings(settings_);
+    run([&]() -> Task<void> {
+        const BackendError error{"IL103", "", "", "", false};
+        const Routes *seen = worker_->routes().get();
+        RoutePatience opened;
+        RoutePatience shut;
+        EXPECT_FALSE(co_await shut.await(*worker_, seen, RouteRefusal::fenced, error, false, true));
+        EXPECT_TRUE(co_await opened.await(*worker_, seen, RouteRefusal::fenced, error, true, true));
+        EXPECT_FALSE(
+            co_await opened.await(*worker_, seen, RouteRefusal::fenced, error, true, true));
     });
 }
 

@@ -201,6 +201,26 @@ TEST_F(SessionMoveTest, WhatIsHeldTooLongIsSentAsEver) {
         EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK I");
         EXPECT_EQ(s0_->statements.at(s0_->statements.size() - 2),
                   "SET interlock.route_version = 1");
+        EXPECT_EQ(worker_->moves.held, 1U);
+        // Nor is another held then for the same announcement, but for the next.
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK I");
+        EXPECT_EQ(worker_->moves.held, 1U);
+        worker_->use_table(announced(here_));
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK I");
+        EXPECT_EQ(worker_->moves.held, 2U);
+    });
+}
+
+TEST_F(SessionMoveTest, WhoOpensAFenceIsSentAgainHoweverLongItHasWaited) {
+    settings_.routes_wait = 0;
+    with_shards([&]() -> Task<void> {
+        Session session(*worker_);
+        refuse_on_s0(refusal("IL103", "Call interlock.expire_fences()."), 1);
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).brief(), "OK I");
+        // But not for ever.
+        refuse_on_s0(refusal("IL103", "Call interlock.expire_fences()."), 100);
+        EXPECT_EQ((co_await say(session, update_one, {"1", here_})).state(), "40001");
+        EXPECT_EQ(sent(*s0_, "update"), 4U);
     });
 }
 
