@@ -335,6 +335,49 @@ $$;
 COMMENT ON FUNCTION interlock.reserve_version(uuid) IS
     'gives the number of the next route version to a move, or to "interlock apply" if null, and to nobody else until it is published or withdrawn; again: the same number';
 
+CREATE FUNCTION interlock.reserve_again(id uuid, decided integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cluster interlock.cluster;
+    moving interlock.move;
+    changed_bucket integer;
+BEGIN
+    PERFORM interlock.lock_cluster();
+    PERFORM interlock.require_newest_snapshot();
+    IF decided IS NULL OR decided < 1 THEN
+        RAISE EXCEPTION 'route version must be at least 1' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    moving := interlock.own_move(id);
+    SELECT * INTO cluster FROM interlock.cluster;
+    IF cluster.reserved_version IS NOT NULL AND cluster.reserved_move IS DISTINCT FROM id THEN
+        PERFORM interlock.refuse_reserved();
+    END IF;
+    IF moving.route_version >= decided THEN
+        RETURN moving.route_version;
+    END IF;
+    SELECT b.bucket INTO changed_bucket FROM unnest(moving.buckets) AS b(bucket)
+     WHERE NOT EXISTS (SELECT FROM interlock.route r WHERE r.keyspace = moving.keyspace AND r.bucket = b.bucket
+                                                       AND r.shard = moving.from_shard AND r.valid_to IS NULL)
+     ORDER BY b.bucket LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'bucket % of move % is not served by its source any more', changed_bucket, id
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('The source has decided the move under route version %s, which the catalog has lost.', decided);
+    END IF;
+    -- What was reserved here is of before the decision; and numbers may have been given out since which that
+    -- decision's comes before.
+    UPDATE interlock.cluster c
+       SET reserved_version = greatest(decided, greatest(c.route_version, c.last_version) + 1), reserved_move = moving.id,
+           last_version = greatest(decided, greatest(c.route_version, c.last_version) + 1)
+    RETURNING c.reserved_version INTO cluster.reserved_version;
+    UPDATE interlock.move m SET route_version = cluster.reserved_version, changed = clock_timestamp() WHERE m.id = moving.id;
+    RETURN cluster.reserved_version;
+END
+$$;
+COMMENT ON FUNCTION interlock.reserve_again(uuid, integer) IS
+    'for a move that its source has decided under a route version of which this catalog, older than that, knows nothing: reserves that number, or the first never given out if there is a later one';
+
 CREATE FUNCTION interlock.announce_move(id uuid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

@@ -615,6 +615,44 @@ $$;
 COMMENT ON FUNCTION interlock.activate_import(uuid, integer, uuid) IS
     'target: importing -> owned, with the token that the source''s decision gave out, which must fit the marker that came with the rows; returns whether this call did it';
 
+CREATE FUNCTION interlock.revoke_import(move_id uuid) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    handoff interlock.handoff;
+    changed integer;
+BEGIN
+    PERFORM interlock.require_newest_snapshot();
+    -- Whoever writes the buckets here is waited for, and nobody begins.
+    PERFORM interlock.lock_tables(h.keyspace, 'SHARE') FROM interlock.handoff h WHERE h.move_id = revoke_import.move_id;
+    handoff := interlock.own_handoff(move_id, 'target');
+    IF handoff.state = 'importing' THEN
+        RETURN false;
+    ELSIF handoff.state <> 'active' THEN
+        RAISE EXCEPTION 'move % is not active here', move_id
+            USING ERRCODE = 'object_not_in_prerequisite_state', DETAIL = format('Its state is %s.', handoff.state);
+    END IF;
+    UPDATE interlock.bucket_state s
+       SET state = 'importing', peer = handoff.peer,
+           route_version = (SELECT p.route_version FROM jsonb_populate_recordset(NULL::interlock.bucket_state, handoff.previous) AS p
+                             WHERE p.bucket = s.bucket)
+     WHERE s.keyspace = handoff.keyspace AND s.bucket = ANY (handoff.buckets) AND s.state = 'owned' AND s.move_id = handoff.move_id;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF changed <> cardinality(handoff.buckets) THEN
+        RAISE EXCEPTION 'the buckets of move % are not all what it made of them', move_id
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  DETAIL = format('Of its %s buckets %s are owned here by it.', cardinality(handoff.buckets), changed);
+    END IF;
+    -- Its marker stays: if the source has decided after all, the move can still be driven forward.
+    UPDATE interlock.handoff h SET state = 'importing', route_version = NULL, token = NULL, changed = clock_timestamp()
+     WHERE h.move_id = handoff.move_id;
+    PERFORM interlock.commit_durably();
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION interlock.revoke_import(uuid) IS
+    'target: owned -> importing again, by hand, for a source that has lost its decision for good before the move was published: what was written here since is given up. Then abort the move, or go on with it';
+
 CREATE FUNCTION interlock.forget_handoff(move_id uuid) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$

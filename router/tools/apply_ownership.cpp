@@ -29,6 +29,7 @@ enum class Fault {
     wrong_owner,
     lost,
     released,
+    decided,
 };
 
 /// Buckets with the same fault on the same shards are reported together.
@@ -103,6 +104,11 @@ class Judge {
         if (view.in_transit != no_shard)
             return fault(Fault::in_transit, view.in_transit, no_shard, view.transit_state);
         if (to == no_shard) return fault(Fault::unassigned);
+        // A decided move has its number reserved, and is carried out by now: the catalog has lost
+        // that. The rows are on their way, or there.
+        if (view.move && view.released_version > desired_.version)
+            return fault(Fault::decided, from, view.move->to, view.released_version,
+                         static_cast<std::int32_t>(view.move - desired_.moves.data()));
 
         const bool must_release = from != no_shard && from != to;
         // Released under the version still to be published: an earlier run got that far.
@@ -181,6 +187,13 @@ class Judge {
                         ", and no shard owns " + them + ".",
                     "Find the rows, then run interlock.accept_buckets() on the shard that has "
                     "them."};
+        case Fault::decided:
+            return {what + is + "given by shard " + quoted(a) + " to shard " + quoted(b) +
+                        " under route version " + std::to_string(c),
+                    "That is the decision of a move of which the catalog has lost the rest: it may "
+                    "be a standby that was promoted, or an older copy.",
+                    "Run interlock move --resume " +
+                        desired_.moves[static_cast<std::size_t>(d)].id + "."};
         }
         return {};
     }

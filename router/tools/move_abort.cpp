@@ -62,8 +62,8 @@ MoveResult abort_move(const MoveRequest &request, MoveObserver &observer) {
         throw ControlError("55000", "move " + move.id + " is decided and cannot be taken back", {},
                            "Carry it on with --resume " + move.id +
                                "; moving the buckets back is another move.");
-    if (read_handoff(opened.session.target(), move.id).state == "active")
-        throw lost_decision(opened.session, move.id);
+    require_decision(opened.session, move.id, source,
+                     read_handoff(opened.session.target(), move.id));
     // From here on no mover can fence or decide, however late it comes.
     if (source.known)
         opened.session.source().query("SELECT interlock.abort_export($1)",
@@ -118,7 +118,9 @@ void finish_reserved_moves(const MoveRequest &access, MoveObserver &observer) {
             continue;
         }
         if (reserving_move(catalog) != id) continue;
-        if (read_handoff(opened.session.source(), id).state == "decided") {
+        const HandoffState source = read_handoff(opened.session.source(), id);
+        require_decision(opened.session, id, source, read_handoff(opened.session.target(), id));
+        if (source.state == "decided") {
             observer.note("move " + id + " is decided: driving it forward");
             opened.handover.drive_forward();
         } else {

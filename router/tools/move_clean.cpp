@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "tools/index_backfill.h"
-#include "tools/move_switch.h"
+#include "tools/move_handoff.h"
 
 namespace interlock {
 
@@ -47,6 +47,7 @@ bool MoveClean::after_switch(bool now) {
         if (!now && rows_are_to_be_kept()) return false;
         record_.begin(MoveStep::cleaned);
         if (!older_transactions_have_ended(now)) return false;
+        require_active_target();
         delete_rows(session_.source(), session_.from());
         record_.reached(MoveStep::cleaned);
     }

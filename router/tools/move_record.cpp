@@ -134,6 +134,12 @@ std::int32_t MoveRecord::reserve() {
         .int32(0, 0);
 }
 
+std::int32_t MoveRecord::reserve_again(std::int32_t decided) {
+    return session_.catalog()
+        .query("SELECT interlock.reserve_again($1, $2)", {id_param(), Param::of_int4(decided)})
+        .int32(0, 0);
+}
+
 void MoveRecord::announce() {
     session_.catalog().query("SELECT interlock.announce_move($1)", {id_param()});
 }

@@ -49,6 +49,9 @@ class MoveRecord {
     [[nodiscard]] bool has(const char *kind);
 
     [[nodiscard]] std::int32_t reserve();
+    /// For a move that is decided under `decided`, of which the catalog has lost the reservation:
+    /// that number, or a later one.
+    [[nodiscard]] std::int32_t reserve_again(std::int32_t decided);
     void announce();
     /// Whether every router that watches the catalog has taken the latest announcement.
     [[nodiscard]] bool routers_know();

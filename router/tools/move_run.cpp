@@ -140,15 +140,18 @@ MoveResult MoveRun::carry_on() {
     const MoveStep step = move_step_named(move.step).value_or(MoveStep::planned);
     const HandoffState source = read_handoff(session_->source(), id_);
     const HandoffState target = read_handoff(session_->target(), id_);
+    if (step < MoveStep::routed) require_decision(*session_, id_, source, target);
     if (source.state == "aborted" || target.state == "aborted")
         throw ControlError("55000", "move " + id_ + " is being taken back", {},
                            "Finish that with --abort " + id_ + ".");
     const bool active = target.state == "active";
     // Once its clean-up has begun, the shards may have forgotten it.
     if (step >= MoveStep::cleaned || (active && step >= MoveStep::routed)) return finish();
-    if (active && source.state != "decided") throw lost_decision(*session_, id_);
-    const bool copied = step >= MoveStep::copied && source.known && target.known &&
-                        stream_->slot_state().exists && !stream_->slot_state().lost &&
+    const SlotState slot = stream_->slot_state();
+    // A subscription that has gone took along how far the target has come; from the same slot a new
+    // one would be given changes again that are there already.
+    const bool copied = step >= MoveStep::copied && source.known && target.known && slot.exists &&
+                        !slot.lost && (step < MoveStep::subscribed || stream_->subscribed()) &&
                         !target_was_replaced();
     if (source.state == "decided") {
         switch_->drive_forward(!active && follow_again(step, copied));

@@ -172,7 +172,9 @@ void MoveStream::subscribe() {
                  "pg_catalog.set_config('log_transaction_sample_rate', '0', true)");
     target.execute("CREATE SUBSCRIPTION " + record_.name() + " CONNECTION " +
                    sql_literal(session_.subscriber_conninfo()) + " PUBLICATION " + record_.name() +
-                   " WITH (create_slot = false, copy_data = false, " +
+                   // The plugin gives transactions out whole, once they are committed; PostgreSQL
+                   // 18 would ask for them in pieces.
+                   " WITH (create_slot = false, copy_data = false, streaming = off, " +
                    "slot_name = " + record_.name() + ", synchronous_commit = off)");
     // The publisher was asked for its tables: without any it is not the source.
     if (!target
@@ -252,11 +254,19 @@ void MoveStream::drop_subscription() {
     ControlConnection &target = session_.target();
     if (subscribed()) {
         // Without a slot it can be dropped though the source may not answer.
-        target.execute("ALTER SUBSCRIPTION " + record_.name() + " DISABLE");
-        target.execute("ALTER SUBSCRIPTION " + record_.name() + " SET (slot_name = NONE)");
-        target.execute("DROP SUBSCRIPTION " + record_.name());
+        for (const char *const change :
+             {"ALTER SUBSCRIPTION % DISABLE", "ALTER SUBSCRIPTION % SET (slot_name = NONE)",
+              "DROP SUBSCRIPTION %"})
+            remove_by(target, change);
     }
     record_.removed(session_.to(), "subscription", record_.name());
+}
+
+/// A mover that was cut off from the catalog meanwhile is late: another one uses what is there.
+void MoveStream::remove_by(ControlConnection &shard, std::string statement) {
+    statement.replace(statement.find('%'), 1, record_.name());
+    record_.require_lock();
+    shard.execute(statement);
 }
 
 void MoveStream::drop_slot() {
@@ -264,12 +274,14 @@ void MoveStream::drop_slot() {
     ControlConnection &source = session_.source();
     const auto deadline = steady_clock::now() + milliseconds(request_.lock_timeout);
     for (;;) {
+        record_.require_lock();
         const Rows rows =
             source.query("SELECT s.active, pg_catalog.pg_terminate_backend(s.active_pid) "
                          "FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1",
                          {Param::of_name(record_.name())});
         if (rows.empty()) return;
         if (!rows.boolean(0, 0)) {
+            record_.require_lock();
             try {
                 source.query("SELECT pg_catalog.pg_drop_replication_slot($1)",
                              {Param::of_name(record_.name())});
@@ -290,7 +302,7 @@ void MoveStream::remove() {
     drop_subscription();
     drop_slot();
     ControlConnection &source = session_.source();
-    source.execute("DROP PUBLICATION IF EXISTS " + record_.name());
+    remove_by(source, "DROP PUBLICATION IF EXISTS %");
     record_.removed(session_.from(), "publication", record_.name());
     source.query("SELECT interlock.forget_move_slot($1)", {Param::of_name(record_.name())});
     record_.removed(session_.from(), "slot", record_.name());

@@ -68,6 +68,7 @@ class MoveStream {
     std::string create_slot();
     void tell_who_is_waited_for();
     void drop_slot();
+    void remove_by(ControlConnection &shard, std::string statement);
 
     const MoveRequest &request_;
     MoveSession &session_;

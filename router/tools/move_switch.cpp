@@ -48,25 +48,6 @@ class SignalsHeld {
 
 }  // namespace
 
-HandoffState read_handoff(ControlConnection &shard, const std::string &id) {
-    const Rows rows = shard.query("SELECT h.state, COALESCE(h.route_version, 0), h.fence "
-                                  "FROM interlock.handoff h WHERE h.move_id = $1",
-                                  {Param::of_uuid(id)});
-    if (rows.empty()) return {};
-    return {true, rows.text(0, 0), rows.int32(0, 1), rows.int32(0, 2)};
-}
-
-ControlError lost_decision(const MoveSession &session, const std::string &id) {
-    const std::string from = "shard \"" + session.from().name + '"';
-    const std::string to = "shard \"" + session.to().name + '"';
-    return ControlError("55000", from + " has lost the decision of move " + id,
-                        "It may be a standby that was promoted, or an older copy. " + to +
-                            " has taken over by that decision, so both own the buckets; nobody "
-                            "was told to go to " +
-                            to + " yet.",
-                        "Restore a server in the place of " + from + " that has the decision.");
-}
-
 MoveSwitch::MoveSwitch(const MoveRequest &request, MoveSession &session, MoveRecord &record,
                        MoveObserver &observer)
     : request_(request), session_(session), record_(record), observer_(observer),
@@ -301,6 +282,8 @@ void MoveSwitch::drive_forward(bool compare) {
         session_.source()
             .query("SELECT interlock.decide_handoff($1)", {record_.id_param()})
             .text(0, 0);
+    // Before the target takes over: what is not published then has no owner that can be found.
+    const std::int32_t number = number_of_publication(source.version);
     // A target that crashed may have lost the marker, and what came before it; it comes again.
     if (!drain(source.fence, Clock::now() + marker_patience))
         throw ControlError("55000",
@@ -316,6 +299,9 @@ void MoveSwitch::drive_forward(bool compare) {
         record_.reached(MoveStep::verified, R"({"verify": "before"})");
     }
     raise_sequences(request_.scan_timeout);
+    // Under the numbers between the two the source is still the owner, and its rows grow old now.
+    if (number > source.version)
+        session_.source().query("SELECT interlock.raise_floor($1)", {Param::of_int4(number)});
     session_.target().query(
         "SELECT interlock.activate_import($1, $2, $3)",
         {record_.id_param(), Param::of_int4(source.version), Param::of_uuid(token)});
@@ -323,6 +309,15 @@ void MoveSwitch::drive_forward(bool compare) {
     const std::int32_t version = record_.publish();
     record_.reached(MoveStep::routed);
     observer_.switched(version, -1);
+}
+
+std::int32_t MoveSwitch::number_of_publication(std::int32_t decided) {
+    const std::int32_t known = record_.read().route_version;
+    if (known >= decided) return known;
+    observer_.note("the catalog has lost that route version " + std::to_string(decided) +
+                   " is of move " + record_.id() + ": reserving it again");
+    require_whole_history(session_, request_, decided);
+    return record_.reserve_again(decided);
 }
 
 void MoveSwitch::give_up() {

@@ -7,21 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "tools/move_handoff.h"
 #include "tools/move_model.h"
 #include "tools/move_record.h"
 #include "tools/move_verify.h"
 
 namespace interlock {
-
-/// What a shard knows of a move.
-struct HandoffState {
-    bool known = false;
-    std::string state;  ///< begun, fenced, decided; importing, active; aborted
-    std::int32_t version = 0;
-    std::int32_t fence = 0;
-};
-
-[[nodiscard]] HandoffState read_handoff(ControlConnection &shard, const std::string &id);
 
 /// A try that came to nothing and left nothing behind.
 struct MoveHeldUp {
@@ -35,9 +26,6 @@ class MoveDiffers : public ControlError {
   public:
     using ControlError::ControlError;
 };
-
-/// The target is active, and the source does not know that it has decided so.
-[[nodiscard]] ControlError lost_decision(const MoveSession &session, const std::string &id);
 
 class MoveSwitch {
   public:
@@ -73,6 +61,8 @@ class MoveSwitch {
     std::optional<MoveHeldUp> verify();
     [[nodiscard]] std::string they_differ() const;
     void decide_and_publish();
+    /// What a move that is decided under `decided` is to be published as.
+    [[nodiscard]] std::int32_t number_of_publication(std::int32_t decided);
     void raise_sequences(std::int64_t limit);  ///< ms for each table
     [[nodiscard]] std::int64_t left() const;   ///< ms until the pause is as long as it may be
 

@@ -212,6 +212,19 @@ TEST(ApplyPlan, BucketsOnTheMoveAreTheMovesBusiness) {
     EXPECT_NE(world.problems[1].message.find("bucket 4"), std::string::npos);
 }
 
+TEST(ApplyPlan, ADecidedMoveOfWhichTheCatalogKnowsNoNumberIsNotUndone) {
+    World world;
+    world.desired.moves = {{"m", 0, {3}, 0, 1}};
+    world.set(0, 3, BucketOwnership::moved, world.desired.version + 1, "b");
+    for (const BucketOwnership there : {BucketOwnership::importing, BucketOwnership::owned}) {
+        world.set(1, 3, there);
+        world.problems.clear();
+        (void)world.judge();
+        ASSERT_EQ(world.problems.size(), 1U);
+        EXPECT_NE(world.problems[0].hint.find("move --resume m."), std::string::npos);
+    }
+}
+
 TEST(ApplyPlan, NoTableJoinsAKeyspaceWhileItsBucketsAreOnTheMove) {
     World world;
     world.shards[0].keyspaces[0].on_the_move = world.shards[1].keyspaces[0].on_the_move = true;
