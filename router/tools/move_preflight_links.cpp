@@ -14,8 +14,11 @@ struct Link {
     std::string child_in, parent_in;    ///< keyspaces; empty: not sharded
     std::string child_key, parent_key;  ///< shard key columns, quoted
     bool by_key = false;                ///< the shard keys refer to each other
+    bool key_refers = false;            ///< the child's shard key refers to another column
+    bool key_is_referred_to = false;    ///< the parent's shard key is, by another column
+    bool unique = false;                ///< the parent's columns are with its shard key
     std::string columns, referenced;    ///< quoted lists
-    std::string on;                     ///< "c.a = p.b AND ..."
+    std::string options;                ///< " ON DELETE CASCADE ..."
 };
 
 std::vector<Link> read_links(Preflight &check) {
@@ -26,14 +29,37 @@ std::vector<Link> read_links(Preflight &check) {
         "SELECT quote_ident(k.conname), k.conrelid::regclass::text, k.confrelid::regclass::text, "
         "  coalesce(c.keyspace, ''), coalesce(p.keyspace, ''), "
         "  coalesce(quote_ident(c.key_column), ''), coalesce(quote_ident(p.key_column), ''), "
-        "  x.by_key, x.columns, x.referenced, x.joined "
+        "  x.by_key, x.key_refers, x.key_is_referred_to, "
+        "  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = k.confrelid AND i.indisunique "
+        "    AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL "
+        "    AND i.indnkeyatts = cardinality(k.confkey) + 1 "
+        "    AND i.indkey::int2[] @> (k.confkey || x.parent_attnum) "
+        "    AND (i.indkey::int2[])[0:i.indnkeyatts - 1] <@ (k.confkey || x.parent_attnum)), "
+        "  x.columns, x.referenced, "
+        // To set the whole key to null is no way; PostgreSQL 14 knows no other.
+        "  CASE k.confupdtype WHEN 'c' THEN ' ON UPDATE CASCADE' WHEN 'r' THEN ' ON UPDATE "
+        "RESTRICT' "
+        "    ELSE '' END || CASE k.confdeltype WHEN 'c' THEN ' ON DELETE CASCADE' "
+        "    WHEN 'r' THEN ' ON DELETE RESTRICT' WHEN 'a' THEN '' ELSE "
+        "      CASE WHEN current_setting('server_version_num')::int < 150000 THEN '' "
+        "        ELSE format(' ON DELETE SET %s (%s)', "
+        "          CASE k.confdeltype WHEN 'n' THEN 'NULL' ELSE 'DEFAULT' END, x.columns) END END "
+        "|| "
+        "  CASE WHEN k.condeferrable THEN ' DEFERRABLE' ELSE '' END || "
+        "  CASE WHEN k.condeferred THEN ' INITIALLY DEFERRED' ELSE '' END "
         "FROM pg_constraint k LEFT JOIN member c ON c.oid = k.conrelid "
         "LEFT JOIN member p ON p.oid = k.confrelid, "
-        "LATERAL (SELECT coalesce(bool_or(a.attname = c.key_column AND b.attname = p.key_column), "
-        "    false) AS by_key, "
+        "LATERAL (SELECT "
+        "  bool_or(coalesce(a.attname = c.key_column AND b.attname = p.key_column, false)) "
+        "    AS by_key, "
+        "  bool_or(coalesce(a.attname = c.key_column AND b.attname <> p.key_column, false)) "
+        "    AS key_refers, "
+        "  bool_or(coalesce(a.attname <> c.key_column AND b.attname = p.key_column, false)) "
+        "    AS key_is_referred_to, "
         "  string_agg(quote_ident(a.attname), ', ' ORDER BY n.i) AS columns, "
         "  string_agg(quote_ident(b.attname), ', ' ORDER BY n.i) AS referenced, "
-        "  string_agg(format('c.%I = p.%I', a.attname, b.attname), ' AND ' ORDER BY n.i) AS joined "
+        "  (SELECT r.attnum FROM pg_attribute r WHERE r.attrelid = k.confrelid "
+        "    AND r.attname = p.key_column AND NOT r.attisdropped) AS parent_attnum "
         "  FROM unnest(k.conkey, k.confkey) WITH ORDINALITY n(own, other, i) "
         "  JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = n.own "
         "  JOIN pg_attribute b ON b.attrelid = k.confrelid AND b.attnum = n.other) x "
@@ -44,8 +70,9 @@ std::vector<Link> read_links(Preflight &check) {
     for (int row = 0; row < rows.size(); ++row)
         links.push_back({rows.text(row, 0), rows.text(row, 1), rows.text(row, 2), rows.text(row, 3),
                          rows.text(row, 4), rows.text(row, 5), rows.text(row, 6),
-                         rows.boolean(row, 7), rows.text(row, 8), rows.text(row, 9),
-                         rows.text(row, 10)});
+                         rows.boolean(row, 7), rows.boolean(row, 8), rows.boolean(row, 9),
+                         rows.boolean(row, 10), rows.text(row, 11), rows.text(row, 12),
+                         rows.text(row, 13)});
     return links;
 }
 
@@ -85,25 +112,31 @@ void check_reference(Preflight &check, const Link &link) {
                      drop(link));
 }
 
-/// Within the keyspace, but not by the shard key: rows may refer to rows of another bucket.
+/// The statements that put the shard key into the foreign key; empty where that cannot be done.
+std::string with_shard_key(const Link &link) {
+    // Each column is in a foreign key once.
+    if (link.key_refers || link.key_is_referred_to) return {};
+    std::string statements = drop(link);
+    if (!link.unique)
+        statements += " ALTER TABLE " + link.parent + " ADD UNIQUE (" + link.parent_key + ", " +
+                      link.referenced + ");";
+    return statements + " ALTER TABLE " + link.child + " ADD CONSTRAINT " + link.name +
+           " FOREIGN KEY (" + link.child_key + ", " + link.columns + ") REFERENCES " + link.parent +
+           " (" + link.parent_key + ", " + link.referenced + ")" + link.options + ";";
+}
+
+/// Within the keyspace, but not by the shard key. That no row does so now says nothing: writers go
+/// on while the bucket is copied and followed; and once it has gone, rows that stay refer to what
+/// is left of it, until that is removed.
 void check_crossing(Preflight &check, const Link &link) {
-    const auto moves = [](const char *alias, const std::string &key) {
-        return std::string("(interlock.bucket_of($1, ") + alias + "." + key + ") = ANY ($2))";
-    };
-    const Rows rows = check.source.connection.query_within(
-        check.request.scan_timeout,
-        "SELECT c." + link.child_key + "::text, p." + link.parent_key + "::text FROM " +
-            link.child + " c JOIN " + link.parent + " p ON " + link.on + " WHERE " +
-            moves("c", link.child_key) + " <> " + moves("p", link.parent_key) + " LIMIT 1",
-        {Param::of_text(check.session.keyspace().name),
-         Param::of_int4_array(check.session.buckets())});
-    if (rows.empty()) return;
-    check.refuse("foreign key " + link.name + " of table " + link.child +
-                     " connects a bucket that moves with one that stays",
-                 "A row of key " + rows.text(0, 0) + " refers to a row of key " + rows.text(0, 1) +
-                     ".",
-                 "Put the shard key into the foreign key, so that both have the same; or, " +
-                     std::string("on both shards, run: ") + drop(link));
+    const std::string mend = with_shard_key(link);
+    check.refuse(
+        "foreign key " + link.name + " of table " + link.child + " does not have the shard key",
+        "Rows of different buckets may refer to each other by it: a move would separate them, and "
+        "nothing would check it then.",
+        mend.empty() ? both(drop(link))
+                     : "Put the shard keys into it, so that rows refer to rows of the same key. " +
+                           both(mend) + " Where that is not so, run only: " + drop(link));
 }
 
 }  // namespace
