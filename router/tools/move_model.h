@@ -139,8 +139,9 @@ class MoveSession {
 struct MoveHolder {
     std::int32_t pid = 0;  ///< 0: a prepared transaction
     std::string user, application, state;
-    std::string since;  ///< when its transaction began, UTC
-    std::string gid;    ///< of a prepared transaction
+    std::string since;       ///< when its transaction began, UTC
+    std::string gid;         ///< of a prepared transaction
+    std::int64_t began = 0;  ///< the same as `since`, to the microsecond
 
     [[nodiscard]] std::string described() const;
 };

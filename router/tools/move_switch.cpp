@@ -175,7 +175,8 @@ std::vector<MoveHolder> MoveSwitch::wait_for(bool readers, std::int64_t timeout)
     const Rows rows = waiter_->query_within(
         request_.max_pause + request_.query_timeout,
         "SELECT COALESCE(w.pid, 0), w.username, COALESCE(w.application_name, ''), w.state, "
-        "  pg_catalog.date_trunc('second', w.since) AT TIME ZONE 'UTC', COALESCE(w.gid, '') "
+        "  pg_catalog.date_trunc('second', w.since) AT TIME ZONE 'UTC', COALESCE(w.gid, ''), "
+        "  COALESCE((EXTRACT(epoch FROM w.since) * 1000000)::bigint, 0) "
         "FROM interlock.wait_for_writers($1, $2, pg_catalog.make_interval(secs => "
         "  $3::pg_catalog.float8 / 1000), $4) w",
         {Param::of_text(session_.keyspace().name), record_.id_param(),
@@ -183,7 +184,8 @@ std::vector<MoveHolder> MoveSwitch::wait_for(bool readers, std::int64_t timeout)
     std::vector<MoveHolder> holders;
     for (int row = 0; row < rows.size(); ++row)
         holders.push_back({rows.int32(row, 0), rows.text(row, 1), rows.text(row, 2),
-                           rows.text(row, 3), rows.text(row, 4), rows.text(row, 5)});
+                           rows.text(row, 3), rows.text(row, 4), rows.text(row, 5),
+                           rows.int64(row, 6)});
     return holders;
 }
 
@@ -203,9 +205,13 @@ bool MoveSwitch::end_sessions(const std::vector<MoveHolder> &holders) {
     bool any = false;
     for (const MoveHolder &holder : holders) {
         if (holder.pid == 0) continue;
-        session_.source().query("SELECT pg_catalog.pg_terminate_backend($1)",
-                                {Param::of_int4(holder.pid)});
-        observer_.note("ended " + holder.described());
+        // Another transaction that the session has begun meanwhile may be another client's: routers
+        // keep their connections.
+        const Rows ended = session_.source().query(
+            "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a "
+            "WHERE a.pid = $1 AND (EXTRACT(epoch FROM a.xact_start) * 1000000)::bigint = $2",
+            {Param::of_int4(holder.pid), Param::of_int8(holder.began)});
+        if (!ended.empty()) observer_.note("ended " + holder.described());
         any = true;
     }
     return any;
