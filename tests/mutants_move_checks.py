@@ -14,7 +14,8 @@ DIFFERS = f"{TABLE_TESTS}what_differs_between_the_shards_is_told_and_the_mend_me
 TYPES = f"{TABLE_TESTS}types_of_one_name_that_are_not_the_same_are_told"
 
 mutants.MUTANTS = [
-    Mutant("any-wal-level", "settings", SERVERS, 'if (values.at("wal_level") != "logical")', "if (false)", (ALL_AT_ONCE,)),
+    Mutant("any-wal-level", "settings", SERVERS, 'if (values.at("wal_level") != "logical")\n        check.refuse',
+           "if (false)\n        check.refuse", (ALL_AT_ONCE,)),
     Mutant("list-replaced", "the mend keeps what is allowed", SERVERS, 'names.emplace_back("interlock");',
            'names = {"interlock"};\n    names.emplace_back("");', (ALL_AT_ONCE,)),
     Mutant("slots-not-counted", "slots of others", SERVERS, "if (used.int64(0, 0) >= slots)", "if (slots == 0)",

@@ -69,7 +69,8 @@ def test_everything_wrong_with_the_servers_is_told_at_once_and_mended_as_told(ma
     for words in (("wal_level of shard \"s0\"",), ("output plugin", "s0"), ("replication slot", "s0"), ("WAL sender", "s0"),
                   ("logical replication worker", "s1"), ("worker process", "s1"), ("replication origin", "s1")):
         assert the_one(findings, *words)[0] == "refuse"
-    assert len(findings) == 7, findings
+    assert "nor these back" in the_one(findings, "wal_level of shard \"s1\"")[2]
+    assert len(findings) == 8, findings
     for finding in findings:
         do_as_told(cluster, finding)
     # Those that were allowed still are.
@@ -379,6 +380,38 @@ def test_a_partition_that_the_target_lacks_is_told(cluster):
     # One that only the target has is no matter, and neither is another name.
     cluster.instances["s1"].sql("CREATE TABLE visit_2028 PARTITION OF visit FOR VALUES FROM ('2028-01-01') TO ('2029-01-01')")
     cluster.instances["s1"].sql("ALTER TABLE visit_2027 RENAME TO another_name")
+
+
+def test_a_parent_that_is_partitioned_otherwise_is_told_once(cluster):
+    keys = "CREATE TABLE visit (account_id bigint NOT NULL, day date NOT NULL, PRIMARY KEY (account_id, day)) PARTITION BY"
+    for made, told in ((f"{keys} LIST (day); CREATE TABLE visit_other PARTITION OF visit DEFAULT", "by LIST (day)"),
+                       (keys.removesuffix(" PARTITION BY"), "not at all")):
+        cluster.instances["s1"].sql(f"SELECT interlock.unshard_table('visit'); DROP TABLE visit; {made}")
+        cluster.apply()
+        finding = the_one(plan(cluster), "visit", "partition")
+        assert finding[:3] == ("refuse", "table public.visit is partitioned otherwise on shard \"s1\"",
+                               f"shard \"s0\": by RANGE (day); shard \"s1\": {told}.")
+        assert "make it anew, partitioned by RANGE (day)" in finding[3]
+    cluster.instances["s1"].sql(f"SELECT interlock.unshard_table('visit'); DROP TABLE visit; {keys} RANGE (day)")
+    cluster.apply()
+    mend(cluster)
+
+
+def test_a_source_that_does_not_have_the_buckets_is_told_who_has(cluster):
+    finding, = plan(cluster, "--keyspace", "accounts", "--bucket", BUCKET + 1, "--from", "s0", "--to", "s1")
+    assert finding == ("refuse", f"bucket {BUCKET + 1} of keyspace \"accounts\" is of shard \"s1\", not of shard \"s0\"",
+                       finding[2], "There is nothing to do.")
+
+
+def test_workers_that_are_started_seldom_are_told(cluster):
+    target = cluster.instances["s1"]
+    target.sql("ALTER SYSTEM SET wal_retrieve_retry_interval = '5s'", dbname="postgres")
+    target.sql("SELECT pg_reload_conf()", dbname="postgres")
+    finding = the_one(plan(cluster), "workers of logical replication are started seldom on shard \"s1\"")
+    assert finding[0] == "warn" and "5000 ms" in finding[2]
+    mend(cluster)
+    target.sql("ALTER SYSTEM RESET wal_retrieve_retry_interval", dbname="postgres")
+    target.sql("SELECT pg_reload_conf()", dbname="postgres")
 
 
 def test_a_table_that_is_not_sharded_on_the_target_is_told_and_apply_mends_it(cluster):

@@ -113,6 +113,8 @@ void take_subject(const po::variables_map &given, const std::vector<std::string>
         if (request.keyspace.empty())
             throw StartupError("no keyspace is given", "Use --keyspace K with --bucket.");
         request.buckets = parse_buckets(text_of(given, "bucket"));
+        if (request.from == request.to)
+            throw StartupError("buckets cannot be moved to the shard where they are");
         if (given.count("batch"))
             throw StartupError("option \"--batch\" has no meaning here",
                                "Buckets that are named are one move.");

@@ -18,7 +18,7 @@ SettingValues read_settings(ControlConnection &connection) {
         "('wal_level', 'output_plugin_libraries', 'max_replication_slots', 'max_wal_senders', "
         " 'max_slot_wal_keep_size', 'idle_replication_slot_timeout', "
         " 'max_logical_replication_workers', 'max_worker_processes', "
-        " 'max_active_replication_origins')");
+        " 'max_active_replication_origins', 'wal_retrieve_retry_interval')");
     SettingValues values;
     for (int row = 0; row < rows.size(); ++row)
         values[rows.text(row, 0)] = rows.text(row, 1);
@@ -137,6 +137,18 @@ void check_target_server(Preflight &check) {
     const PreflightSide &side = check.target;
     require_superuser(check, side);
     const SettingValues values = read_settings(side.connection);
+    if (values.at("wal_level") != "logical")
+        check.warn("wal_level of " + side.called() + " is not logical",
+                   "It is \"" + values.at("wal_level") +
+                       "\": no bucket could be moved away from there, nor these back.",
+                   Preflight::run_on(side, "ALTER SYSTEM SET wal_level = 'logical'; then restart "
+                                           "its server."));
+    if (const std::int64_t ms = number(values, "wal_retrieve_retry_interval"); ms >= 5000)
+        check.warn("workers of logical replication are started seldom on " + side.called(),
+                   "wal_retrieve_retry_interval is " + std::to_string(ms) +
+                       " ms: the target may begin to follow, and go on after a failure, so late.",
+                   Preflight::run_on(side, "ALTER SYSTEM SET wal_retrieve_retry_interval = "
+                                           "'500ms'; SELECT pg_reload_conf();"));
     // A subscription that is enabled wants its worker even when it is not at work just now.
     // Workers of parallel queries come and go.
     const Rows used = side.connection.query(

@@ -1,6 +1,7 @@
 // Preflight: who owns the buckets, what is in progress on the source, what earlier moves left.
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "tools/bucket_set.h"
 #include "tools/move_preflight_parts.h"
@@ -73,12 +74,31 @@ bool unfinished_in_catalog(const std::vector<Move> &moves, const std::string &na
     return false;
 }
 
+/// The source that was named is another than the catalog's.
+bool check_from(Preflight &check) {
+    const MoveSession &session = check.session;
+    std::map<std::string, std::vector<std::int32_t>> others;
+    for (const std::int32_t bucket : session.buckets())
+        if (const ShardIndex owner = session.keyspace().owner[static_cast<std::size_t>(bucket)];
+            owner != session.from_index())
+            others[session.routes().shards[owner].name].push_back(bucket);
+    for (const auto &[owner, buckets] : others)
+        check.refuse(buckets_phrase(buckets) + " of keyspace \"" + session.keyspace().name + "\" " +
+                         (buckets.size() == 1 ? "is" : "are") + " of shard \"" + owner +
+                         "\", not of " + check.source.called(),
+                     "Route version " + std::to_string(session.routes().version) + " says so.",
+                     owner == check.target.name ? "There is nothing to do."
+                                                : "Leave --from out, or give: --from " + owner);
+    return !others.empty();
+}
+
 }  // namespace
 
 void check_ownership(Preflight &check) {
     check_keyspace(check, check.source);
     check_keyspace(check, check.target);
     const std::string keyspace = " of keyspace \"" + check.session.keyspace().name + "\"";
+    if (check_from(check)) return;
     for (const StateRow &row : read_states(check, check.source)) {
         if (row.state == "owned") continue;
         if (row.state == "fenced")

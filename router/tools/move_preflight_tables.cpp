@@ -64,6 +64,31 @@ void report(Preflight &check, bool refuses, std::string what, std::string detail
         check.warn(std::move(what), std::move(detail), std::move(mend));
 }
 
+/// RANGE (day); empty: not partitioned, or not there.
+std::string partitioned_by(const PreflightSide &side, const std::string &table) {
+    return side.connection
+        .query("SELECT coalesce((SELECT pg_get_partkeydef(p.partrelid) FROM pg_partitioned_table p "
+               "WHERE p.partrelid = to_regclass($1)), '')",
+               {Param::of_text(table)})
+        .text(0, 0);
+}
+
+/// A partition cannot be made where its parent is partitioned otherwise: that is told instead, once
+/// for each parent.
+bool tell_other_strategy(Preflight &check, const std::string &parent, std::set<std::string> &told) {
+    if (told.contains(parent)) return true;
+    const std::string here = partitioned_by(check.source, parent);
+    const std::string there = partitioned_by(check.target, parent);
+    if (here == there) return false;
+    told.insert(parent);
+    check.refuse("table " + parent + " is partitioned otherwise on " + check.target.called(),
+                 check.source.called() + ": by " + here + "; " + check.target.called() + ": " +
+                     (there.empty() ? std::string("not at all") : "by " + there) + ".",
+                 "On " + check.target.called() + ", make it anew, partitioned by " + here +
+                     " -- its definition comes by: pg_dump --schema-only --table='" + parent + "'");
+    return true;
+}
+
 void compare(Preflight &check, const ItemKind &kind, const std::set<std::string> &common) {
     const Items source = read_items(check, check.source, kind);
     const Items target = read_items(check, check.target, kind);
@@ -72,10 +97,13 @@ void compare(Preflight &check, const ItemKind &kind, const std::set<std::string>
         return kind.what != "table" && kind.what != "partition" && !item.table.empty() &&
                !common.contains(item.table);
     };
+    std::set<std::string> otherwise;
     for (const auto &[identity, item] : source) {
         if (told(item)) continue;
         const auto other = target.find(identity);
         if (other == target.end()) {
+            if (kind.what == "partition" && tell_other_strategy(check, item.table, otherwise))
+                continue;
             if (kind.what == "type" || kind.what == "collation") continue;  // its column tells
             report(check, kind.missing_refuses,
                    called(kind, item) + " is missing on " + check.target.called(),
