@@ -10,6 +10,7 @@
 #include "tools/bucket_set.h"
 #include "tools/index_model.h"
 #include "tools/index_options.h"
+#include "tools/move_interrupt.h"
 #include "tools/move_options.h"
 #include "tools/move_progress.h"
 #include "tools/move_steps.h"
@@ -40,14 +41,45 @@ bool waits_for_clean(const Move &move) {
            move.options.find("\"keep_source\": 0") == std::string::npos;
 }
 
+/// Also sees to it that whoever interrupts a move is told how it is gone on with.
+class CommandProgress : public MoveProgress {
+  public:
+    CommandProgress(MoveVerb verb, ProgressStyle style)
+        : MoveProgress(std::cout, std::cerr, style, terminal_columns()), verb_(verb) {}
+
+    void began(const Move &move, bool resumed) override {
+        id_ = move.id;
+        advise(move.step);
+        MoveProgress::began(move, resumed);
+    }
+    void step(const std::string &name) override {
+        advise(name);
+        MoveProgress::step(name);
+    }
+
+  private:
+    void advise(const std::string &step) {
+        std::string text = "go on with it: interlock move --";
+        if (verb_ == MoveVerb::abort || verb_ == MoveVerb::clean)
+            text += (verb_ == MoveVerb::abort ? "abort " : "clean ") + id_;
+        else if (move_step_named(step).value_or(MoveStep::planned) >= MoveStep::decided)
+            text += "resume " + id_ + " (it is decided, and cannot be taken back)";
+        else
+            text += "resume " + id_ + "; or take it back: interlock move --abort " + id_;
+        advise_interrupted(text);
+    }
+
+    MoveVerb verb_;
+    std::string id_;
+};
+
 class Command {
   public:
     explicit Command(const MoveOptions &options)
-        : options_(options), progress_(std::cout, std::cerr,
-                                       options.json                   ? ProgressStyle::json
-                                       : ::isatty(STDERR_FILENO) != 0 ? ProgressStyle::terminal
-                                                                      : ProgressStyle::log,
-                                       terminal_columns()) {}
+        : options_(options),
+          progress_(options.verb, options.json                   ? ProgressStyle::json
+                                  : ::isatty(STDERR_FILENO) != 0 ? ProgressStyle::terminal
+                                                                 : ProgressStyle::log) {}
 
     int run() {
         try {
@@ -219,6 +251,7 @@ int run_move_command(const std::vector<std::string> &args) {
     } catch (const ControlError &error) {
         return Command(options).fail(error);
     }
+    answer_interrupts();
     return Command(options).run();
 }
 

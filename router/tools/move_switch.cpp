@@ -1,8 +1,9 @@
 #include "tools/move_switch.h"
 
 #include <algorithm>
-#include <csignal>
 #include <thread>
+
+#include "tools/move_interrupt.h"
 
 namespace interlock {
 
@@ -27,24 +28,6 @@ std::int64_t ms_between(std::chrono::steady_clock::time_point from,
                         std::chrono::steady_clock::time_point to) {
     return std::chrono::duration_cast<milliseconds>(to - from).count();
 }
-
-/// Nobody ends us with the bucket shut: signals that ask for it wait.
-class SignalsHeld {
-  public:
-    SignalsHeld() {
-        sigset_t signals;
-        sigemptyset(&signals);
-        for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-            sigaddset(&signals, signal);
-        pthread_sigmask(SIG_BLOCK, &signals, &before_);
-    }
-    ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsHeld(const SignalsHeld &) = delete;
-    SignalsHeld &operator=(const SignalsHeld &) = delete;
-
-  private:
-    sigset_t before_;
-};
 
 }  // namespace
 
@@ -76,7 +59,7 @@ void MoveSwitch::prepare() {
 
 std::optional<MoveHeldUp> MoveSwitch::attempt() {
     prepare();
-    const SignalsHeld held;
+    const InterruptsHeld held;
     snapshots_ = false;
     std::optional<MoveHeldUp> result;
     try {
