@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_program_is_told_each_step_in_json(filled):
     switched = next(event for event in told if event["event"] == "switched")
     assert switched["pause_ms"] >= 0 and switched["route_version"] == filled.catalog.value("SELECT route_version FROM interlock.cluster")
     copying = [event for event in told if event["event"] == "copying"]
-    assert copying and all(event["rows"] <= event["estimate"] for event in copying)
+    assert copying and all(event["estimate"] is None or event["rows"] <= event["estimate"] for event in copying)
     assert told[-1]["event"] == "end" and told[-1]["result"] == "done"
     seconds = [event["seconds"] for event in told]
     assert seconds == sorted(seconds)
@@ -170,6 +171,7 @@ def test_rows_can_be_kept_at_the_source_until_they_are_cleaned_away(filled):
     assert "are kept until" in clean and clean.endswith("nothing to do: no move has rows to remove yet\n"), clean
     assert "rows of the buckets are left on s0: interlock move --clean" in command(filled, "--status").stdout
     assert command(filled, "--resume").stdout.startswith("nothing to do: only rows that are kept are left")
+    assert f"HINT:  Remove those with --clean {filled.move_id()};" in command(filled, "--abort", filled.move_id(), expect=1).stderr
     # Until then the bucket cannot come back: its rows are still there.
     back = filled.move(0, "s0", expect=1)
     identity = filled.move_id()
@@ -177,6 +179,71 @@ def test_rows_can_be_kept_at_the_source_until_they_are_cleaned_away(filled):
     command(filled, "--clean", identity)
     filled.assert_settled()
     filled.move(0, "s0")
+
+
+def test_moves_that_others_end_meanwhile_are_done(filled):
+    first = filled.moving(0, "s1", stop="after-cleaned").stopped()
+    second = filled.moving(1, "s0", stop="after-cleaned").stopped()
+    resume = filled.mover("--resume", "--timeout", "60s")
+    wait_until(lambda: filled.catalog.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'interlock move'"
+                                            " AND query LIKE '%pg_try_advisory_lock%' AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"), 30, "it waits for the first")
+    # One that ends before its turn comes, and one that ends while it is waited for.
+    second.go_on().end()
+    first.go_on().end()
+    said = resume.end()
+    assert "another mover has carried it out meanwhile" in said and re.search("^move [0-9a-f-]{36} has ended meanwhile: done$", said, re.M), said
+    filled.assert_settled()
+
+
+def test_a_shard_whose_buckets_go_elsewhere_is_not_called_empty(make_moving):
+    cluster = make_moving(shards=3).up()
+    cluster.fill(moved=0, near=3)
+    elsewhere = cluster.moving(0, "s2", stop="after-copied").stopped()
+    told = f"Move {cluster.move_id()} takes bucket 0 of keyspace \"accounts\" from shard \"s0\" to shard \"s2\"."
+    plan = command(cluster, "--from", "s0", "--to", "s1", "--plan", expect=1)
+    assert told in plan.stderr and "1. buckets 3,6,9,12,15\n" in plan.stdout, plan.stdout + plan.stderr
+    done = command(cluster, "--from", "s0", "--to", "s1", expect=1)
+    assert done.stderr.startswith(f"ERROR:  shard \"s0\" is not empty\nDETAIL:  {told}\n"), done.stderr
+    assert owned_by(cluster, "s0") == [0] and "any more" not in done.stdout
+    # One on its way to it is no better; when both have ended, it is empty.
+    comes = cluster.moving(1, "s0", stop="after-copied").stopped()
+    elsewhere.go_on().end()
+    assert "takes bucket 1 of" in command(cluster, "--from", "s0", "--to", "s1", expect=1).stderr
+    comes.go_on().end()
+    assert command(cluster, "--from", "s0", "--to", "s1").stdout.endswith("shard s0 has no buckets any more\n")
+    cluster.assert_settled()
+
+
+@pytest.mark.parametrize("point, number, words", [
+    ("before-planned", signal.SIGTERM, "go on with it: interlock move --resume {0}; or take it back: interlock move --abort {0}\n"),
+    ("after-copied", signal.SIGINT, "go on with it: interlock move --resume {0}; or take it back: interlock move --abort {0}\n"),
+    # With the bucket shut it waits until it is open again.
+    ("after-fenced", signal.SIGHUP, "go on with it: interlock move --resume {0} (it is decided, and cannot be taken back)\n")])
+def test_who_interrupts_a_move_is_told_how_to_go_on(filled, point, number, words):
+    mover = filled.moving(0, "s1", "--json", stop=point).stopped()
+    identity = filled.move_id()
+    mover.process.send_signal(number)
+    mover.go_on()
+    assert mover.process.wait(60) == -number
+    assert ("interlock move: interrupted; " + words.format(identity)) in mover.text()
+    assert owner(filled, 0) == ("s1" if point == "after-fenced" else "s0")
+    if filled.catalog.value("SELECT count(*) FROM interlock.moves WHERE finished IS NULL"):
+        command(filled, "--resume", identity)
+    filled.assert_settled()
+
+
+def test_an_estimate_that_nobody_made_is_unknown(filled):
+    def planned():
+        arguments = (*filled.arguments(0, "s1"), "--plan")
+        tables = {event["table"]: event["estimated_rows"] for event in events(command(filled, *arguments, "--json")) if event["event"] == "table"}
+        return tables["public.account"], command(filled, *arguments).stdout
+
+    filled.s0.sql("UPDATE pg_class SET reltuples = -1 WHERE relname = 'account'")
+    number, text = planned()
+    assert number is None and "public.account: unknown number of rows" in text, (number, text)
+    filled.s0.sql("ANALYZE account")
+    number, text = planned()
+    assert isinstance(number, int) and f"public.account: about {number} rows" in text, (number, text)
 
 
 def test_a_refused_move_records_nothing(filled):

@@ -58,10 +58,17 @@ MoveResult abort_move(const MoveRequest &request, MoveObserver &observer) {
     const Move now = opened.record.read();
     const HandoffState source = read_handoff(opened.session.source(), move.id);
     const auto step = move_step_named(now.step).value_or(MoveStep::planned);
-    if (source.state == "decided" || step >= MoveStep::routed)
-        throw ControlError("55000", "move " + move.id + " is decided and cannot be taken back", {},
-                           "Carry it on with --resume " + move.id +
-                               "; moving the buckets back is another move.");
+    if (source.state == "decided" || step >= MoveStep::routed) {
+        // What is carried out, and has only rows at the source left, waits for no --resume.
+        const bool left =
+            step >= MoveStep::unsubscribed || !opened.record.noted("difference").empty();
+        throw ControlError("55000", "move " + move.id + " is decided and cannot be taken back",
+                           left ? "The buckets are shard \"" + now.to +
+                                      "\"'s; rows of theirs are left on shard \"" + now.from + "\"."
+                                : "",
+                           (left ? "Remove those with --clean " : "Carry it on with --resume ") +
+                               move.id + "; moving the buckets back is another move.");
+    }
     require_decision(opened.session, move.id, source,
                      read_handoff(opened.session.target(), move.id));
     // From here on no mover can fence or decide, however late it comes.
@@ -107,7 +114,12 @@ void finish_reserved_moves(const MoveRequest &access, MoveObserver &observer) {
         if (id.empty()) return;
         MoveRequest wanted = access;
         wanted.id = id;
-        const auto move = find_move(catalog, wanted);
+        std::optional<Move> move;
+        try {
+            move = find_move(catalog, wanted);
+        } catch (const MoveEnded &) {
+            continue;  // its number is no longer reserved, either
+        }
         Opened opened(wanted, *move, observer);
         try {
             opened.record.lock();

@@ -121,9 +121,14 @@ class Command {
         for (std::size_t i = 0; i < requests.size(); ++i) {
             if (requests.size() > 1)
                 say("move " + std::to_string(i + 1) + " of " + std::to_string(requests.size()));
-            const MoveResult result = run_move(requests[i], progress_);
-            progress_.ended(result);
-            if (result != MoveResult::done) return static_cast<int>(result);
+            try {
+                const MoveResult result = run_move(requests[i], progress_);
+                progress_.ended(result);
+                if (result != MoveResult::done) return static_cast<int>(result);
+            } catch (const MoveEnded &ended) {
+                // It was unfinished when we looked which there are.
+                say("move " + ended.id + " has ended meanwhile: " + ended.outcome);
+            }
         }
         return 0;
     }
@@ -179,11 +184,30 @@ class Command {
             }
         }
         if (const int status = run_all(requests); status != 0) return status;
+        require_empty();
         say("shard " + options_.request.from + " has no buckets" +
             (options_.request.keyspace.empty() ? std::string()
                                                : " of keyspace " + options_.request.keyspace) +
             " any more");
         return 0;
+    }
+
+    /// Those of moves to another shard were left alone, and others may come to this one.
+    void require_empty() {
+        const auto catalog = connect_catalog(options_.request);
+        const auto unfinished = read_moves(*catalog, true);
+        const auto routes = read_published_routes(*catalog);
+        const std::vector<std::string> others = moves_of_others(unfinished, options_);
+        if (others.empty() && evacuation(*routes, {}, options_).empty()) return;
+        std::string detail;
+        for (const std::string &other : others)
+            detail += (detail.empty() ? "" : " ") + other;
+        throw ControlError("55000", "shard \"" + options_.request.from + "\" is not empty",
+                           others.empty()
+                               ? "It has been given buckets meanwhile, or was not left in peace."
+                               : detail,
+                           others.empty() ? "Run the command again."
+                                          : "When those are finished, run the command again.");
     }
 
     int clean() {
@@ -195,7 +219,7 @@ class Command {
     }
 
     const MoveOptions &options_;
-    MoveProgress progress_;
+    CommandProgress progress_;
 };
 
 int print_steps() {
@@ -205,6 +229,25 @@ int print_steps() {
 }
 
 }  // namespace
+
+std::vector<std::string> moves_of_others(const std::vector<Move> &unfinished,
+                                         const MoveOptions &options) {
+    const MoveRequest &request = options.request;
+    std::vector<std::string> texts;
+    for (const Move &move : unfinished) {
+        if (!request.keyspace.empty() && move.keyspace != request.keyspace) continue;
+        // Where the buckets have been handed over already, only rows are left.
+        const bool over =
+            move_step_named(move.step).value_or(MoveStep::planned) >= MoveStep::routed;
+        const bool leaves = move.from == request.from && move.to != request.to && !over;
+        const bool comes = move.to == request.from && !over;
+        if (leaves || comes)
+            texts.push_back("Move " + move.id + " takes " + buckets_phrase(move.buckets) +
+                            " of keyspace \"" + move.keyspace + "\" from shard \"" + move.from +
+                            "\" to shard \"" + move.to + "\".");
+    }
+    return texts;
+}
 
 std::vector<MoveBatch> evacuation(const RouteTable &routes, const std::vector<Move> &unfinished,
                                   const MoveOptions &options) {

@@ -124,7 +124,9 @@ std::int64_t MoveCopy::run(const std::string &snapshot) {
     std::int64_t all = 0;
     const std::vector<MovedTable> tables = session_.tables();
     const auto estimated = [&](const MovedTable &table) {
-        return std::min(table.estimated_rows, table.estimated_rows * moving / here);
+        return table.estimated_rows < 0
+                   ? std::int64_t{-1}
+                   : std::min(table.estimated_rows, table.estimated_rows * moving / here);
     };
     for (const MovedTable &table : tables)
         observer_.copying(table.name, 0, 0, estimated(table));

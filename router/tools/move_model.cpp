@@ -80,13 +80,15 @@ std::optional<Move> find_by_id(ControlConnection &catalog, const std::string &id
         throw ControlError("42704", "there is no move \"" + id + "\"", {},
                            "interlock move --status shows those that are not finished.");
     }
-    if (moves.front().finished)
-        throw ControlError("55000",
-                           "move " + moves.front().id + " has ended: " + moves.front().outcome);
+    if (moves.front().finished) throw MoveEnded(moves.front());
     return moves.front();
 }
 
 }  // namespace
+
+MoveEnded::MoveEnded(const Move &move)
+    : ControlError("55000", "move " + move.id + " has ended: " + move.outcome), id(move.id),
+      outcome(move.outcome) {}
 
 std::vector<Move> read_moves(ControlConnection &catalog, bool unfinished_only) {
     std::vector<Move> moves = parse_moves(catalog.query(

@@ -68,9 +68,17 @@ struct Move {
 /// Of finished and unfinished moves, newest first. Throws ControlError.
 [[nodiscard]] std::vector<Move> read_moves(ControlConnection &catalog, bool unfinished_only);
 
+/// That move is over.
+class MoveEnded : public ControlError {
+  public:
+    explicit MoveEnded(const Move &move);
+
+    std::string id, outcome;
+};
+
 /// Of the unfinished moves the one that is asked for: by its id, or by keyspace, buckets and
-/// target. nullopt: there is none. Throws ControlError if an id is ambiguous or that move has
-/// ended.
+/// target. nullopt: there is none. Throws MoveEnded, or ControlError if an id is ambiguous or
+/// unknown.
 [[nodiscard]] std::optional<Move> find_move(ControlConnection &catalog, const MoveRequest &request);
 
 /// A table of the keyspace at the source, or an inheritance child of one.
@@ -79,7 +87,7 @@ struct MovedTable {
     std::string key;      ///< its key column, quoted likewise
     std::string columns;  ///< those that can be written (not the generated ones), "a, "b c""
     bool only = false;    ///< children are tables of their own in this list
-    std::int64_t estimated_rows = 0;  ///< of all buckets, by the statistics
+    std::int64_t estimated_rows = 0;  ///< of all buckets, by the statistics; -1: there are none
     std::int64_t bytes = 0;           ///< of all buckets, on disk, indexes included
 };
 
@@ -164,6 +172,7 @@ class MoveObserver {
     virtual void step(const std::string & /*name*/) {}
     /// What the checks found, before anything is recorded. A refusal ends the move.
     virtual void found(const std::vector<MoveFinding> & /*findings*/) {}
+    /// estimated_rows: -1: nobody knows.
     virtual void copying(const std::string & /*table*/, std::int64_t /*rows*/,
                          std::int64_t /*bytes*/, std::int64_t /*estimated_rows*/) {}
     virtual void following(std::int64_t /*lag_bytes*/, std::int64_t /*bytes_a_second*/) {}

@@ -33,6 +33,10 @@ struct MoveBatch {
     std::string keyspace;
     std::vector<std::int32_t> buckets;
 };
+/// Unfinished moves that take buckets of the shard that is emptied elsewhere, or bring it some,
+/// each as a sentence: as long as there are any, it cannot be emptied.
+[[nodiscard]] std::vector<std::string> moves_of_others(const std::vector<Move> &unfinished,
+                                                       const MoveOptions &options);
 [[nodiscard]] std::vector<MoveBatch> evacuation(const RouteTable &routes,
                                                 const std::vector<Move> &unfinished,
                                                 const MoveOptions &options);

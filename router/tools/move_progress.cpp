@@ -197,25 +197,32 @@ void MoveProgress::found(const std::vector<MoveFinding> &findings) {
 
 void MoveProgress::copying(const std::string &table, std::int64_t rows, std::int64_t bytes,
                            std::int64_t estimated_rows) {
-    tables_[table] = {rows, bytes, std::max(rows, estimated_rows)};
+    tables_[table] = {rows, bytes, estimated_rows < 0 ? -1 : std::max(rows, estimated_rows)};
     TableCount all;
+    bool known = true;
     for (const auto &[name, counted] : tables_) {
         all.rows += counted.rows;
         all.bytes += counted.bytes;
         all.estimate += counted.estimate;
+        known = known && counted.estimate >= 0;
     }
     copied_.note(clock_(), all.rows);
-    const std::int64_t left = copied_.seconds_for(all.estimate - all.rows);
+    const std::int64_t left = known ? copied_.seconds_for(all.estimate - all.rows) : -1;
     const double rate = copied_.per_second();
-    progress("copying",
-             "copying " + table + ": " + count(all.rows) + " of about " + count(all.estimate) +
-                 " rows (" + count(all.estimate > 0 ? all.rows * 100 / all.estimate : 100) +
-                 " %), " + size(all.bytes) + format(", %.0f rows/s", rate) + time_left(left),
-             text_field("table", table) + number_field("rows", all.rows) +
-                 number_field("bytes", all.bytes) + number_field("estimate", all.estimate) +
-                 number_field("rows_per_second", std::llround(rate)) +
-                 (left < 0 ? std::string(",\"seconds_left\":null")
-                           : number_field("seconds_left", left)));
+    const std::string of_all =
+        known ? " of about " + count(all.estimate) + " rows (" +
+                    count(all.estimate > 0 ? all.rows * 100 / all.estimate : 100) + " %), "
+              : " rows, ";
+    progress(
+        "copying",
+        "copying " + table + ": " + count(all.rows) + of_all + size(all.bytes) +
+            format(", %.0f rows/s", rate) + time_left(left),
+        text_field("table", table) + number_field("rows", all.rows) +
+            number_field("bytes", all.bytes) +
+            (known ? number_field("estimate", all.estimate) : std::string(",\"estimate\":null")) +
+            number_field("rows_per_second", std::llround(rate)) +
+            (left < 0 ? std::string(",\"seconds_left\":null")
+                      : number_field("seconds_left", left)));
 }
 
 void MoveProgress::following(std::int64_t lag_bytes, std::int64_t bytes_a_second) {

@@ -71,6 +71,13 @@ void print_move(const Move &move, const std::vector<std::string> &artefacts) {
         std::cout << "  has made " << artefact << '\n';
 }
 
+void tell(const MoveFinding &finding, bool json) {
+    if (json)
+        std::cout << "{\"event\":\"finding\"," << finding_json(finding) << "}\n";
+    else
+        std::cerr << finding_text(finding);
+}
+
 /// Of one keyspace: what would be moved. Returns whether something stands in the way.
 bool plan_one(const MoveRequest &request, const std::vector<MoveBatch> &batches, bool json) {
     MoveSession session(request);
@@ -98,24 +105,21 @@ bool plan_one(const MoveRequest &request, const std::vector<MoveBatch> &batches,
         };
         if (json)
             std::cout << "{\"event\":\"table\",\"table\":" << json_string(table.name)
-                      << ",\"estimated_rows\":" << share(table.estimated_rows)
+                      << ",\"estimated_rows\":"
+                      << (table.estimated_rows < 0 ? "null"
+                                                   : std::to_string(share(table.estimated_rows)))
                       << ",\"estimated_bytes\":" << share(table.bytes) << "}\n";
         else
-            // No statistics, but pages: ANALYZE was never run.
             std::cout << "     " << table.name << ": "
-                      << (table.estimated_rows == 0 && table.bytes > 0
-                              ? std::string("rows not estimated yet")
+                      << (table.estimated_rows < 0
+                              ? std::string("unknown number of rows (ANALYZE was never run)")
                               : "about " + std::to_string(share(table.estimated_rows)) + " rows")
                       << ", " << ((share(table.bytes) + 1023) / 1024) << " kB\n";
     }
     std::cout << std::flush;
     const std::vector<MoveFinding> findings = preflight(session, request);
-    for (const MoveFinding &finding : findings) {
-        if (json)
-            std::cout << "{\"event\":\"finding\"," << finding_json(finding) << "}\n";
-        else
-            std::cerr << finding_text(finding);
-    }
+    for (const MoveFinding &finding : findings)
+        tell(finding, json);
     std::cout << std::flush;
     return has_refusal(findings);
 }
@@ -123,19 +127,26 @@ bool plan_one(const MoveRequest &request, const std::vector<MoveBatch> &batches,
 }  // namespace
 
 int show_plan(const MoveOptions &options) {
+    bool refused = false;
     std::map<std::string, std::vector<MoveBatch>> batches;
     if (options.evacuate) {
         ControlConnection catalog(options.request.catalog, "interlock move",
                                   options.request.query_timeout);
-        for (MoveBatch &batch :
-             evacuation(*read_published_routes(catalog), read_moves(catalog, true), options))
+        const std::vector<Move> unfinished = read_moves(catalog, true);
+        for (MoveBatch &batch : evacuation(*read_published_routes(catalog), unfinished, options))
             batches[batch.keyspace].push_back(std::move(batch));
-        if (batches.empty() && !options.json)
+        const std::vector<std::string> others = moves_of_others(unfinished, options);
+        for (const std::string &other : others)
+            tell({MoveFinding::Severity::refuse,
+                  "shard \"" + options.request.from + "\" would not be empty", other,
+                  "Let that move be finished first."},
+                 options.json);
+        refused = !others.empty();
+        if (batches.empty() && others.empty() && !options.json)
             std::cout << "nothing to do: shard " << options.request.from << " has no buckets\n";
     } else {
         batches[options.request.keyspace] = {{options.request.keyspace, options.request.buckets}};
     }
-    bool refused = false;
     for (const auto &[keyspace, list] : batches) {
         MoveRequest request = options.request;
         request.keyspace = keyspace;

@@ -74,6 +74,11 @@ MoveResult MoveRun::run() {
             record_error(error);
             take_back(error);
             throw;
+        } catch (const MoveEnded &ended) {
+            // It was under way when we began: another mover was quicker.
+            if (ended.outcome != "done") throw;
+            observer_.note("another mover has carried it out meanwhile");
+            return MoveResult::done;
         } catch (const RowsInDoubt &error) {
             record_error(error);
             throw;

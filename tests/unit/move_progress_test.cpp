@@ -91,6 +91,23 @@ TEST_F(Progress, ATerminalHasOneLineThatIsWrittenOver) {
     EXPECT_EQ(shown(), "\rfollowing: lag not known\033[K");
 }
 
+TEST_F(Progress, WhatIsNotEstimatedHasNoShare) {
+    MoveProgress progress = make(ProgressStyle::terminal);
+    progress.copying("public.a", 0, 0, 400);
+    progress.copying("public.b", 0, 0, -1);
+    shown();
+    now += seconds(1);
+    progress.copying("public.a", 100, 1 << 20, 400);
+    EXPECT_EQ(shown(), "\rcopying public.a: 100 rows, 1.0 MB, 100 rows/s\033[K");
+    now += seconds(1);
+    progress.copying("public.b", 100, 1 << 20, 100);  // it is copied
+    EXPECT_EQ(shown(), "\rcopying public.b: 200 of about 500 rows (40 %), 2.0 MB, 100 rows/s, 3 s "
+                       "left\033[K");
+    MoveProgress program = make(ProgressStyle::json);
+    program.copying("public.b", 7, 10, -1);
+    EXPECT_NE(said().find("\"rows\":7,\"bytes\":10,\"estimate\":null,"), std::string::npos);
+}
+
 TEST_F(Progress, ALineIsNoLongerThanTheTerminalIsWide) {
     MoveProgress progress = make(ProgressStyle::terminal, 20);
     progress.copying("public.a", 10, 10, 1000);
