@@ -118,6 +118,24 @@ def test_a_fence_that_expires_before_the_decision_is_set_again(moving):
     assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", moving.groups["one"][0]) == "between"
 
 
+def test_the_marker_of_an_earlier_fence_says_nothing(moving):
+    moving.fill(one=3, other=5)
+    key = moving.groups["one"][0]
+    moving.moving(3, "s0", stop="after-drained").stopped().kill()
+    mover = moving.moving(3, "s0", "--verify", "after", "--tries", 1, "--max-pause", "1s", stop="before-announced").stopped()
+    assert moving.s0.value("SELECT count(*) FROM interlock.move_marker") == 1
+    # What is written now cannot come.
+    with moving.connect("s0", autocommit=False) as holder:
+        holder.execute("LOCK TABLE account IN SHARE ROW EXCLUSIVE MODE")
+        moving.s1.sql("UPDATE account SET owner = 'late' WHERE account_id = %s", key)
+        assert "was not up to date in time" in mover.go_on().end(expect=3)
+        holder.rollback()
+    assert moving.where(3) == "s1"
+    moving.move(3, "s0")
+    moving.assert_settled()
+    assert moving.s0.value("SELECT owner FROM account WHERE account_id = %s", key) == "late"
+
+
 # -- who asks the mover to end -------------------------------------------------------------------
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]

@@ -1,5 +1,6 @@
 #include "tools/move_interrupt.h"
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -10,7 +11,8 @@ namespace interlock {
 namespace {
 
 struct Interrupts {
-    std::mutex held;    ///< by whoever may not be interrupted
+    std::mutex held;  ///< by whoever may not be interrupted
+    std::atomic<bool> asked{false};
     std::mutex advice;  ///< guards the text
     std::string text;
 };
@@ -48,6 +50,7 @@ void answer_interrupts() {
     std::thread([signals] {
         int signal = 0;
         if (sigwait(&signals, &signal) != 0) return;
+        interrupts().asked = true;
         interrupts().held.lock();
         say_last_word();
         std::signal(signal, SIG_DFL);
@@ -70,6 +73,9 @@ InterruptsHeld::InterruptsHeld() {
 InterruptsHeld::~InterruptsHeld() {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
     interrupts().held.unlock();
+    // No further: whoever has asked meanwhile is answered now.
+    while (interrupts().asked)
+        ::pause();
 }
 
 }  // namespace interlock
