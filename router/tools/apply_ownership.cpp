@@ -104,9 +104,10 @@ class Judge {
         if (view.in_transit != no_shard)
             return fault(Fault::in_transit, view.in_transit, no_shard, view.transit_state);
         if (to == no_shard) return fault(Fault::unassigned);
-        // A decided move has its number reserved, and is carried out by now: the catalog has lost
-        // that. The rows are on their way, or there.
-        if (view.move && view.released_version > desired_.version)
+        // A decided move has its number reserved, and is carried out first: otherwise the catalog
+        // has lost that. The rows are on their way, or there.
+        if (view.move && view.released_version > desired_.version &&
+            view.move->id != desired_.reserved_move)
             return fault(Fault::decided, from, view.move->to, view.released_version,
                          static_cast<std::int32_t>(view.move - desired_.moves.data()));
 
