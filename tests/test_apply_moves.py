@@ -254,6 +254,9 @@ def test_a_bucket_is_not_taken_back_from_a_move_that_only_the_source_knows_to_be
     done = applied.apply(check=False)
     assert done.returncode == 1, done.stdout
     assert 'bucket 4 of keyspace "accounts" is given by shard "s0" to shard "s1"' in done.stderr and "--resume" in done.stderr
+    # Nor by hand.
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match='bucket 4 of keyspace "accounts" has been given to shard "s1"'):
+        applied.s0.sql("SELECT interlock.accept_buckets('accounts', '{4}', %s)", version)
     assert 4 not in owned(applied, "s0") + owned(applied, "s1")
 
 
