@@ -49,6 +49,40 @@ def open_write(moving, bucket=3, shard="s1"):
     return session
 
 
+def test_a_publication_that_takes_its_time_is_waited_for(moving):
+    """As "interlock apply" holds the cluster's lock while it guards large tables."""
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    mover = moving.moving(3, "s0", "--timeout", "3s", stop="after-caught_up").stopped()
+    with moving.catalog.connect(autocommit=False) as session:
+        session.execute("SELECT interlock.lock_cluster()")
+        mover.go_on()
+        wait_until(lambda: "trying again" in mover.text() or not mover.running(), 30, "the mover meets the lock")
+        session.rollback()
+    mover.end()
+    moving.assert_settled()
+    assert content(moving) == before
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["at-once", "by-another-mover"])
+def test_tables_that_change_before_ddl_is_refused_are_seen(moving, killed):
+    moving.fill(one=3, other=5)
+    before = content(moving)
+    mover = moving.moving(3, "s0", stop="after-planned").stopped()
+    moving.instances["s1"].sql("ALTER TABLE posting ADD COLUMN note text")
+    if killed:
+        mover.kill()
+        mover = moving.moving(3, "s0")
+    else:
+        mover.go_on()
+    said = mover.end(1)
+    assert "column note" in said and "the tables have changed since they were checked" in said, said
+    moving.abort()
+    moving.instances["s1"].sql("ALTER TABLE posting DROP COLUMN note")
+    moving.assert_settled()
+    assert content(moving) == before
+
+
 def test_a_decided_move_is_carried_on_when_somebody_holds_the_targets_state(moving):
     moving.fill(one=3, other=5)
     before = content(moving)
@@ -328,6 +362,8 @@ def test_the_sources_rows_are_kept_for_as_long_as_told(moving):
 def test_the_sources_rows_are_kept_for_ever(moving):
     moving.fill(one=3, other=5)
     moving.move(3, "s0", "--keep-source", "forever")
+    again = moving.move(3, "s0", "--keep-source", "1h", expect=1)
+    assert "was begun without this --keep-source" in again.stderr, again.stderr
     moving.mover("--clean").end()
     assert rows_left(moving) == 6
     moving.mover("--clean", moving.move_id()).end()

@@ -12,6 +12,7 @@ namespace {
 struct Part {
     const char *subject;
     void (*look)(Preflight &check);
+    bool of_tables = false;  ///< DDL may have changed it by the time when DDL is refused
 };
 
 constexpr std::array<Part, 13> parts{{
@@ -20,27 +21,20 @@ constexpr std::array<Part, 13> parts{{
     {"encodings and collations", check_same_surroundings},
     {"the way from the target to the source", check_way_to_source},
     {"who owns the buckets", check_ownership},
-    {"the guards", check_guards},
-    {"the replica identities", check_identities},
-    {"the definitions of the tables", check_definitions},
-    {"the foreign keys", check_foreign_keys},
-    {"the triggers", check_triggers},
+    {"the guards", check_guards, true},
+    {"the replica identities", check_identities, true},
+    {"the definitions of the tables", check_definitions, true},
+    {"the foreign keys", check_foreign_keys, true},
+    {"the triggers", check_triggers, true},
     {"transactions in progress", check_transactions},
     {"leftovers of earlier moves", check_leftovers},
     {"the room on the target's disk", check_room},
 }};
 
-}  // namespace
-
-bool has_refusal(const std::vector<MoveFinding> &findings) {
-    return std::any_of(findings.begin(), findings.end(), [](const MoveFinding &finding) {
-        return finding.severity == MoveFinding::Severity::refuse;
-    });
-}
-
-std::vector<MoveFinding> preflight(MoveSession &session, const MoveRequest &request) {
+std::vector<MoveFinding> look(MoveSession &session, const MoveRequest &request, bool all) {
     Preflight check(session, request);
     for (const Part &part : parts) {
+        if (!all && !part.of_tables) continue;
         try {
             part.look(check);
         } catch (const ControlError &error) {
@@ -56,6 +50,26 @@ std::vector<MoveFinding> preflight(MoveSession &session, const MoveRequest &requ
                               return finding.severity == MoveFinding::Severity::refuse;
                           });
     return std::move(check.findings);
+}
+
+}  // namespace
+
+bool has_refusal(const std::vector<MoveFinding> &findings) {
+    return std::any_of(findings.begin(), findings.end(), [](const MoveFinding &finding) {
+        return finding.severity == MoveFinding::Severity::refuse;
+    });
+}
+
+std::vector<MoveFinding> preflight(MoveSession &session, const MoveRequest &request) {
+    return look(session, request, true);
+}
+
+std::vector<MoveFinding> check_tables_again(MoveSession &session, const MoveRequest &request) {
+    std::vector<MoveFinding> findings = look(session, request, false);
+    std::erase_if(findings, [](const MoveFinding &finding) {
+        return finding.severity != MoveFinding::Severity::refuse;
+    });
+    return findings;
 }
 
 }  // namespace interlock

@@ -12,6 +12,11 @@ namespace interlock {
 /// looked at is a refusal too. Throws ControlError only if a connection is lost.
 [[nodiscard]] std::vector<MoveFinding> preflight(MoveSession &session, const MoveRequest &request);
 
+/// The refusals alone, and only of what DDL can have changed since preflight(): for the moment from
+/// which on DDL is refused. Throws as preflight().
+[[nodiscard]] std::vector<MoveFinding> check_tables_again(MoveSession &session,
+                                                          const MoveRequest &request);
+
 /// Whether one of them stands in the way.
 [[nodiscard]] bool has_refusal(const std::vector<MoveFinding> &findings);
 

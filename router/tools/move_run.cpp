@@ -99,6 +99,7 @@ bool MoveRun::begin() {
     if (const auto known = find_move(catalog, request_)) {
         id_ = known->id;
         observer_.began(*known, true);
+        require_same_keeping(catalog);
         return true;
     }
     session_ = std::make_unique<MoveSession>(request_);
@@ -115,6 +116,21 @@ bool MoveRun::begin() {
     recorded.id = id_;
     observer_.began(*find_move(catalog, recorded), false);
     return true;
+}
+
+/// How long rows are kept belongs to the move. Whoever asks for it now would rely on it.
+void MoveRun::require_same_keeping(ControlConnection &catalog) const {
+    if (request_.keep_source == 0) return;
+    const Rows rows = catalog.query("SELECT COALESCE((m.options ->> 'keep_source')::bigint, 0) "
+                                    "FROM interlock.move m WHERE m.id = $1",
+                                    {Param::of_uuid(id_)});
+    if (rows.int64(0, 0) == request_.keep_source) return;
+    throw ControlError("55000", "move " + id_ + " was begun without this --keep-source",
+                       "It keeps the rows on the source " +
+                           std::string(rows.int64(0, 0) == 0 ? "no longer than it has to."
+                                                             : "for another time: see --status."),
+                       "Leave --keep-source out, or take the move back with --abort " + id_ +
+                           " and begin anew.");
 }
 
 /// Sessions that work, and nobody else at work on this move.
@@ -169,6 +185,7 @@ MoveResult MoveRun::carry_on() {
             record_->reached(MoveStep::planned);
         }
         prepare();
+        require_same_tables();
         start_anew(record_->has("slot"));
         copy();
     }
@@ -234,6 +251,17 @@ void MoveRun::prepare() {
         {Param::of_text(session_->keyspace().name), Param::of_int4_array(session_->buckets()),
          Param::of_text(session_->from().name), record_->id_param()});
     record_->reached(MoveStep::prepared);
+}
+
+/// DDL is refused from here on. The tables were checked before that, and by a mover that was killed
+/// then perhaps long before.
+void MoveRun::require_same_tables() {
+    const std::vector<MoveFinding> findings = check_tables_again(*session_, request_);
+    if (findings.empty()) return;
+    observer_.found(findings);
+    throw ControlError("55000", "the tables have changed since they were checked for move " + id_,
+                       {},
+                       "Take it back with --abort " + id_ + ", do what is told, and move again.");
 }
 
 /// What an earlier copy has left is of no use: its snapshot ended with its mover. Of an undecided
@@ -344,7 +372,11 @@ bool MoveRun::may_try_again(const ControlError &error) {
     } catch (const ControlError &) {
         step = last_step_;
     }
-    if (trouble_since_ == 0 || (!step.empty() && step != last_step_)) trouble_since_ = now;
+    // Trouble that comes back after a while is new trouble.
+    if (trouble_since_ == 0 || now - last_trouble_ > trouble_patience ||
+        (!step.empty() && step != last_step_))
+        trouble_since_ = now;
+    last_trouble_ = now;
     if (!step.empty()) last_step_ = step;
     return now - trouble_since_ < trouble_patience;
 }

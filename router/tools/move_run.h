@@ -24,6 +24,8 @@ class MoveRun {
     void attach();
     MoveResult carry_on();
     void prepare();
+    void require_same_tables();
+    void require_same_keeping(ControlConnection &catalog) const;
     void copy();
     void start_anew(bool copied_before);
     void subscribe(bool copied);
@@ -47,6 +49,7 @@ class MoveRun {
     int copies_ = 0;
     std::string last_step_;
     std::int64_t trouble_since_ = 0;  ///< ms of the steady clock; 0: none
+    std::int64_t last_trouble_ = 0;
 };
 
 }  // namespace interlock

@@ -65,7 +65,9 @@ std::optional<MoveHeldUp> MoveSwitch::attempt() {
     try {
         version_ = record_.reserve();
     } catch (const ControlError &error) {
-        if (error.sqlstate != "55006") throw;
+        // Another publication has its number, or is about to: a long "interlock apply".
+        if (error.sqlstate != "55006" && error.sqlstate != "55P03" && error.sqlstate != "57014")
+            throw;
         return MoveHeldUp{error.what(), {}, true};
     }
     try {
@@ -236,11 +238,13 @@ void MoveSwitch::raise_sequences(std::int64_t limit) {
         target.query("SELECT g.relid::pg_catalog.regclass FROM interlock.guarded_table g "
                      "WHERE g.keyspace = $1 ORDER BY 1::text",
                      {Param::of_text(session_.keyspace().name)});
+    const auto end = Clock::now() + milliseconds(limit);
     for (int row = 0; row < tables.size(); ++row)
-        target.query_within(
-            limit, "SELECT interlock.raise_sequences($1::pg_catalog.regclass, $2, $3)",
-            {Param::of_text(tables.text(row, 0)), Param::of_text(session_.keyspace().name),
-             Param::of_int4_array(session_.buckets())});
+        target.query_within(std::max<std::int64_t>(1, ms_between(Clock::now(), end)),
+                            "SELECT interlock.raise_sequences($1::pg_catalog.regclass, $2, $3)",
+                            {Param::of_text(tables.text(row, 0)),
+                             Param::of_text(session_.keyspace().name),
+                             Param::of_int4_array(session_.buckets())});
 }
 
 void MoveSwitch::decide_and_publish() {

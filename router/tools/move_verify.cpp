@@ -1,5 +1,6 @@
 #include "tools/move_verify.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -45,10 +46,13 @@ void MoveVerifier::release() noexcept {
 
 std::vector<MoveVerifier::Digest> MoveVerifier::digests(ControlConnection &side,
                                                         std::int64_t limit) const {
+    using namespace std::chrono;
+    const auto end = steady_clock::now() + milliseconds(limit);
     std::vector<Digest> all;
     for (const std::string &table : tables_) {
+        const auto left = duration_cast<milliseconds>(end - steady_clock::now()).count();
         const Rows rows = side.query_within(
-            limit,
+            std::max<std::int64_t>(1, left),
             "SELECT d.bucket, d.rows, d.digest FROM interlock.bucket_digests($1, $2, "
             "  $3::pg_catalog.regclass) d ORDER BY d.bucket",
             {Param::of_text(session_.keyspace().name), Param::of_int4_array(session_.buckets()),
