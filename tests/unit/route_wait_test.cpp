@@ -30,10 +30,11 @@ class RouteWaitTest : public testing::Test {
     void run(const std::function<Task<void>()> &body) {
         spawn(run_body(body));
         loop_.run();
-        worker_.reset();
     }
     Task<void> run_body(const std::function<Task<void>()> &body) {
         co_await body();
+        worker_.reset();
+        co_await turns();  // what the pools still had to hear
         loop_.stop();
     }
 
