@@ -21,7 +21,7 @@ MEASURE, COMMAND = "router/tools/rebalance_measure.cpp", "router/tools/rebalance
 mutants.MUTANTS = [
     # The catalog
     Mutant("number-again", "a number that was given up is never used again", MOVES,
-           "greatest(c.route_version, c.last_version) + 1", "c.route_version + 1", REGRESS),
+           "coalesce(c.reserved_version, greatest(c.route_version, c.last_version) + 1)", "coalesce(c.reserved_version, c.route_version + 1)", REGRESS),
     Mutant("published-beside", "nobody publishes while a number is reserved", PUBLISH,
            "        PERFORM interlock.refuse_reserved();\n", "        NULL;\n", REGRESS),
     Mutant("two-reservations", "one reservation at a time", MOVES,

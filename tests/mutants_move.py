@@ -15,7 +15,7 @@ mutants.MUTANTS = [
            (f"{MOVE}a_lost_slot_makes_the_move_copy_again",)),
     Mutant("any-marker", "the marker of this fence", SWITCH, '"WHERE m.move_id = $1 AND m.fence = $2)"', '"WHERE m.move_id = $1 AND $2 = $2)"',
            (f"{MOVE}the_marker_of_an_earlier_fence_says_nothing",)),
-    Mutant("no-difference", "both sides are compared", SWITCH, "if (!comparison.equal)", "if (false)",
+    Mutant("no-difference", "both sides are compared", SWITCH, "if (!comparison.equal) throw MoveDiffers", "if (false) throw MoveDiffers",
            (f"{MOVE}sides_that_differ_before_the_decision_end_the_move",)),
     Mutant("sessions-live-on", "--end-sessions", SWITCH, "if (!holders.empty() && request_.end_sessions && end_sessions(holders))", "if (false)",
            (f"{MOVE}sessions_that_hold_the_fence_up_are_ended_if_told_to",)),
@@ -36,7 +36,7 @@ mutants.MUTANTS = [
            (f"{RACES}a_mover_that_sleeps_while_another_ends_its_move_does_no_harm[after-fenced-aborted]",)),
     Mutant("cleaned-by-the-way", "--clean without an ID", ABORT, "(MoveStep::planned) >= MoveStep::unsubscribed)", "(MoveStep::planned) >= MoveStep::routed)",
            (f"{UNCOMPARED}[after-routed]",)),
-    Mutant("all-driven-forward", "apply meets a move", ABORT, 'if (read_handoff(opened.session.source(), id).state == "decided") {', "if (true) {",
+    Mutant("all-driven-forward", "apply meets a move", ABORT, '        if (source.state == "decided") {', "        if (true) {",
            (f"{MOVE}apply_ends_what_is_half_published[announced-False]",)),
 ]
 
