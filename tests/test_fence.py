@@ -448,13 +448,13 @@ def test_a_decision_that_somebody_has_undone_activates_no_target(shard, change):
 
 
 def test_a_decision_that_is_not_committed_decides_nothing(shard):
-    shard.begin(duration="300 ms")
+    shard.begin(duration="2 s")
     assert shard.wait() == []
     shard.sql("SELECT interlock.write_marker(%s)", shard.move)
     mover = shard.connect(autocommit=False)
     with shard.connect() as other:
         mover.execute("SELECT interlock.decide_handoff(%s)", (shard.move,))
-        time.sleep(0.35)
+        wait_until(lambda: shard.value("SELECT until <= clock_timestamp() FROM interlock.bucket_state WHERE state = 'fenced'"), 10)
         expiring = Background(other, "SELECT interlock.expire_fences()")
         wait_until(lambda: shard.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'interlock fence opener' "
                                        "AND wait_event_type = 'Lock'"), 10)
